@@ -82,9 +82,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         and item.get_closest_marker("slow") is None
     }
     for test in tests:
-        asked = test._hypothesis_internal_use_settings
+        settings = test._hypothesis_internal_use_settings
         test._hypothesis_internal_use_settings = hypothesis.settings(
-            asked, max_examples=max(min(_FEW, asked.max_examples), round(asked.max_examples * share))
+            settings,
+            max_examples=max(
+                min(_FEW, settings.max_examples),
+                round(settings.max_examples * share),
+            ),
         )
 
 

@@ -159,10 +159,10 @@ def fork_server(main: Callable[[], object]) -> Forking:
             end_with(parent)
             ours.close()
             server = os.getpid()
-            asked = _next_child(theirs, leads=True)
-            if asked is not None:
+            request = _next_child(theirs, leads=True)
+            if request is not None:
                 end_with(server)
-                _become(main.__module__, *asked)
+                _become(main.__module__, *request)
                 main()
             code = 0
         except BaseException:  # noqa: BLE001 - its outermost frame: told as any process tells it

@@ -47,25 +47,25 @@ def test_rows_are_the_same_in_every_form(
 ) -> None:
     """Single rows, several rows, padded, masked, concatenated and pickled, for arrays and tensors."""
     rows = _rows(lengths, rest)
-    made = Ragged.of([torch.from_numpy(row) for row in rows] if tensors else rows)
+    ragged = Ragged.of([torch.from_numpy(row) for row in rows] if tensors else rows)
     count = len(rows)
-    assert _same(made, rows)
-    assert _same([made[at] for at in range(-count, count)], rows + rows)
-    assert made.lengths.tolist() == lengths
-    assert made.longest == max(lengths)
+    assert _same(ragged, rows)
+    assert _same([ragged[at] for at in range(-count, count)], rows + rows)
+    assert ragged.lengths.tolist() == lengths
+    assert ragged.longest == max(lengths)
     begin, end = data.draw(st.integers(-count, count)), data.draw(st.integers(-count, count))
-    assert _same(made[begin:end], rows[begin:end])
-    assert _same(made[::-2], rows[::-2])
+    assert _same(ragged[begin:end], rows[begin:end])
+    assert _same(ragged[::-2], rows[::-2])
     chosen = data.draw(st.lists(st.integers(-count, count - 1), max_size=4))
     index = torch.tensor(chosen, dtype=torch.int64) if tensors else np.array(chosen, np.int64)
-    assert _same(made[index], [rows[at] for at in chosen])
-    assert _same(made[chosen], [rows[at] for at in chosen])
+    assert _same(ragged[index], [rows[at] for at in chosen])
+    assert _same(ragged[chosen], [rows[at] for at in chosen])
     kept = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     mask = torch.tensor(kept) if tensors else np.array(kept)
-    assert _same(made[mask], [row for row, is_kept in zip(rows, kept, strict=True) if is_kept])
-    assert _same(Ragged.cat([made, made[begin:end]]), rows + rows[begin:end])
-    assert _same(pickle.loads(pickle.dumps(made)), rows)
-    padded, is_there = made.padded(-1, length), made.mask(length)
+    assert _same(ragged[mask], [row for row, is_kept in zip(rows, kept, strict=True) if is_kept])
+    assert _same(Ragged.cat([ragged, ragged[begin:end]]), rows + rows[begin:end])
+    assert _same(pickle.loads(pickle.dumps(ragged)), rows)
+    padded, is_there = ragged.padded(-1, length), ragged.mask(length)
     size = max(lengths) if length is None else length
     assert tuple(padded.shape) == (count, size, *rest)
     for number, row in enumerate(rows):

@@ -13,19 +13,19 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES
 
 
 @pytest.fixture
-def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+def own_service(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A store with users; the environment has its address and the operator's token."""
-    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as made:
-        monkeypatch.setenv("CEREBRO_SERVER", made.address)
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as users_service:
+        monkeypatch.setenv("CEREBRO_SERVER", users_service.address)
         monkeypatch.setenv("CEREBRO_TOKEN", OPERATOR)
-        yield made
+        yield users_service
 
 
 def test_tokens_are_created_listed_and_revoked(
-    own: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own_service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Standard output has only the secret, once; users list only their tokens."""
-    asked = [
+    requests = [
         "token",
         "create",
         "--for",
@@ -37,12 +37,12 @@ def test_tokens_are_created_listed_and_revoked(
         "--days",
         "7",
     ]
-    assert main(asked) == 0
-    told = capsys.readouterr()
-    found = TOKEN.fullmatch(told.out.strip())
+    assert main(requests) == 0
+    output = capsys.readouterr()
+    found = TOKEN.fullmatch(output.out.strip())
     assert found
-    assert f"Token {found[1]} of ada, member" in told.err
-    monkeypatch.setenv("CEREBRO_TOKEN", told.out.strip())
+    assert f"Token {found[1]} of ada, member" in output.err
+    monkeypatch.setenv("CEREBRO_TOKEN", output.out.strip())
     assert main(["token", "list"]) == 0
     listed = capsys.readouterr().out
     assert found[1] in listed
@@ -60,7 +60,7 @@ def test_tokens_are_created_listed_and_revoked(
     assert f"revoked token {found[1]}" in capsys.readouterr().out
 
 
-def test_quotas_are_set_and_listed(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quotas_are_set_and_listed(own_service: Service, capsys: pytest.CaptureFixture[str]) -> None:
     """Quotas can also be removed; invalid values are reported."""
     assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5", "--bytes", "1.5GB"]) == 0
     assert "vision   0 of 3     0 of 12.5         any              0 B of 1.5 GB" in capsys.readouterr().out

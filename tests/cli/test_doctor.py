@@ -171,17 +171,17 @@ def test_quarantined_experiments_are_named(
 
 def test_a_full_volume_is_named(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume may be on another disk than the home."""
-    made = case()
-    full = made.home.volumes / "checkpoints"
+    doctor_case = case()
+    full = doctor_case.home.volumes / "checkpoints"
     full.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(machine, "_disk", lambda folder: int(folder == full))
     left = {full: 0}
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=left.get(path, 1 << 40)))
-    found = machine.space(made)
+    found = machine.space(doctor_case)
     assert found.verdict is Verdict.FAIL
     assert f"free at {full}: there is no space" in found.message
     left.clear()
-    assert machine.space(made).verdict is Verdict.OK
+    assert machine.space(doctor_case).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(("threads", "verdict"), [(1, Verdict.OK), (2, Verdict.WARN)])
@@ -201,7 +201,7 @@ def test_missing_final_checkpoints_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the fix for the first one; an unreadable experiment does not hide the others."""
-    made, story = case(), Story()
+    doctor_case, story = case(), Story()
     story.fit(models=2)
     story.epoch(1)
     story.epoch(2)
@@ -214,14 +214,14 @@ def test_missing_final_checkpoints_are_named(
         return story.state, None
 
     monkeypatch.setattr(checkpoints, "load_readable", load)
-    assert "no local cluster runs" in checkpoints.final_checkpoints(made).message
-    running = replace(made, info=SimpleNamespace())  # type: ignore[arg-type]
+    assert "no local cluster runs" in checkpoints.final_checkpoints(doctor_case).message
+    running = replace(doctor_case, info=SimpleNamespace())  # type: ignore[arg-type]
     found = checkpoints.final_checkpoints(running)
     assert found.verdict is Verdict.WARN
     assert "m00 of one/fit-1" in found.message
     assert "`cerebro clone one m00 --run fit-1`" in found.remedy
     for each in final_files(story.state):
-        path = made.home.volumes / "checkpoints" / each.name
+        path = doctor_case.home.volumes / "checkpoints" / each.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("state")
     assert checkpoints.final_checkpoints(running) == Finding(

@@ -36,8 +36,8 @@ class Store(VirtualStore):
     def note(self, event: Event) -> None:
         """Append an event as the controller."""
         steps = (api.Note.model_validate({"event": event.model_copy(update={"seq": 0, "time": 0.0})}),)
-        seen = len(self.events("one"))
-        self.decide("one", api.DecideRequest(term=self.term, after=seen, steps=steps))
+        count = len(self.events("one"))
+        self.decide("one", api.DecideRequest(term=self.term, after=count, steps=steps))
 
     def experiments(self):  # type: ignore[no-untyped-def]
         found = super().experiments()
@@ -48,11 +48,11 @@ class Store(VirtualStore):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    made = Store()
-    monkeypatch.setattr(commands, "cluster_client", lambda home: cast(KvsClient, made))
+    store = Store()
+    monkeypatch.setattr(commands, "cluster_client", lambda home: cast(KvsClient, store))
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
     monkeypatch.setattr(commands, "_POLL_S", 0.0)
-    return made
+    return store
 
 
 def newest(store: Store, count: int = 1) -> list[str]:
@@ -137,9 +137,9 @@ def test_deletion_requires_the_name_of_the_experiment(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda prompt: "yes")
     assert main(["delete", "one"]) == 1
-    told = capsys.readouterr()
-    assert "1 runs, 2 models with their checkpoints" in told.out
-    assert "nothing was deleted" in told.err
+    output = capsys.readouterr()
+    assert "1 runs, 2 models with their checkpoints" in output.out
+    assert "nothing was deleted" in output.err
     monkeypatch.setattr("builtins.input", lambda prompt: "one ")
     assert main(["delete", "one"]) == 0
     assert "one is deleted." in capsys.readouterr().out

@@ -17,8 +17,8 @@ from research.simulation.store import VirtualStore
 @pytest.fixture
 def store() -> VirtualStore:
     """A history with two rows: three measured sub-epochs, and two without memory measurements."""
-    made = VirtualStore(lambda: 0.0)
-    made.create_experiment(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
+    store = VirtualStore(lambda: 0.0)
+    store.create_experiment(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
     keys = [
         str(SubEpochKey.of(code="c", dataset="d", hyperparams={"lr": lr}, device=None)) for lr in (0.1, 0.2)
     ]
@@ -26,10 +26,10 @@ def store() -> VirtualStore:
         SubEpochHistory(sub_epochs=3, log_rate=0.0, peak_bytes=1000),
         SubEpochHistory(sub_epochs=2, log_rate=0.0),
     )
-    term = made.lead("c", 60.0).term
+    term = store.lead("c", 60.0).term
     sub_epochs = dict(zip(keys, rows, strict=True))
-    made.count_history(HistoryRequest(term=term, experiment="one", after=0, upto=5, sub_epochs=sub_epochs))
-    return made
+    store.count_history(HistoryRequest(term=term, experiment="one", after=0, upto=5, sub_epochs=sub_epochs))
+    return store
 
 
 def test_the_history_is_forgotten(
@@ -37,9 +37,9 @@ def test_the_history_is_forgotten(
 ) -> None:
     """The command prints the number of sub-epochs and the consequence."""
     monkeypatch.setattr(history, "cluster_client", lambda home: store)
-    for told in ("2 rows of the history were removed", "0 rows of the history were removed"):
+    for message in ("2 rows of the history were removed", "0 rows of the history were removed"):
         assert main(["forget", "history"]) == 0
-        assert capsys.readouterr().out.startswith(told)
+        assert capsys.readouterr().out.startswith(message)
     assert not store.history().sub_epochs
 
 

@@ -32,22 +32,22 @@ class Answering(VirtualStore):
     bad = frozenset({"worker-1"})
 
     def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        asked = super().request_check(worker, request)
+        answer = super().request_check(worker, request)
         probe = Probe(name="memory", problem="1 word" if worker in self.bad else "", seconds=0.5)
         rate = Probe(name="arithmetic", seconds=2.0, rate=50.0)
         result = CheckResult(incarnation="a", probes=(rate, probe), device="H200", seconds=3.2)
         self.report_check(worker, result)
-        return asked
+        return answer
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Answering:
-    made = Answering(lambda: 1000.0)
+    store = Answering(lambda: 1000.0)
     for number in range(3):
         record = worker("a", f"worker-{number}")
-        made.register(record.model_copy(update={"kinds": KINDS, "host": f"node-{number}"}))
-    monkeypatch.setattr(machines, "cluster_client", lambda home: cast(KvsClient, made))
-    return made
+        store.register(record.model_copy(update={"kinds": KINDS, "host": f"node-{number}"}))
+    monkeypatch.setattr(machines, "cluster_client", lambda home: cast(KvsClient, store))
+    return store
 
 
 def test_check_prints_the_result_of_each_part(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:

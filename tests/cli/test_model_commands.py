@@ -14,10 +14,10 @@ from tests.cli.test_experiment_commands import Store
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    made = Store()
-    monkeypatch.setattr(model_commands, "cluster_client", lambda home: cast(KvsClient, made))
+    store = Store()
+    monkeypatch.setattr(model_commands, "cluster_client", lambda home: cast(KvsClient, store))
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
-    return made
+    return store
 
 
 @pytest.mark.parametrize(

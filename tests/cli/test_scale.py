@@ -131,13 +131,13 @@ def test_invalid_arguments_are_refused_in_one_sentence(
 
 def test_scale_to_zero_waits_for_the_last_worker(store: Store) -> None:
     """The command returns when the last worker is gone. It can pause the runs."""
-    seen: list[SizeRequest] = []
+    observed: list[SizeRequest] = []
 
     def take_up(request: SizeRequest) -> None:
-        seen.append(request)
+        observed.append(request)
         store.withdraw_size_request(0)
 
     store.on_size = take_up
     cli_scale.request_size(kvs(store), 0, by="ann", pause=True)
     cli_scale.await_workers(kvs(store), 0, timeout_s=0.0, say=lambda line: None)
-    assert seen == [SizeRequest(workers=0, by="ann", pause=True)]
+    assert observed == [SizeRequest(workers=0, by="ann", pause=True)]

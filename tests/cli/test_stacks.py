@@ -29,9 +29,9 @@ class Telling(Store):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Telling:
-    made = Telling()
-    monkeypatch.setattr(stacks, "cluster_client", lambda home: cast(KvsClient, made))
-    return made
+    store = Telling()
+    monkeypatch.setattr(stacks, "cluster_client", lambda home: cast(KvsClient, store))
+    return store
 
 
 def with_running_sub_epoch() -> tuple[Event, ...]:

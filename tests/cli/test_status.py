@@ -221,21 +221,21 @@ def test_the_cluster_status_as_json_equals_its_tables() -> None:
 
 def test_a_lost_worker_is_not_called_idle() -> None:
     """Its last task is not shown; the reason is from a log or its pod."""
-    told = _worker("worker-0", "digits/fit-1/train/m00/e1/p0").model_copy(update={"silent_s": SILENT_S + 1})
+    worker = _worker("worker-0", "digits/fit-1/train/m00/e1/p0").model_copy(update={"silent_s": SILENT_S + 1})
     pod = PodRef(name="pod-1", uid="1", container="worker")
-    in_pod = told.model_copy(
-        update={"record": told.record.model_copy(update={"worker": "worker-1", "pod": pod})}
+    in_pod = worker.model_copy(
+        update={"record": worker.record.model_copy(update={"worker": "worker-1", "pod": pod})}
     )
     leaving = _worker("worker-2", None).model_copy(update={"leaving": "SIGTERM"})
     lines = cli_status.worker_lines(
-        [told, in_pod, leaving], {"worker-0": "its pod was evicted"}, {"pod-1": "no node fits"}
+        [worker, in_pod, leaving], {"worker-0": "its pod was evicted"}, {"pod-1": "no node fits"}
     )
     assert [line.split("train", 1)[1].strip() for line in lines[1:]] == [
         "lost: its pod was evicted",
         "lost: pod-1 does not start: no node fits",
         "stopping: SIGTERM",
     ]
-    (line,) = cli_status.worker_lines([told])[1:]
+    (line,) = cli_status.worker_lines([worker])[1:]
     assert line.endswith("lost: it does not report")
 
 

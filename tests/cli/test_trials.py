@@ -14,8 +14,8 @@ from tests.state.test_measured import INSPECT, started
 def test_each_parallel_plan_is_listed_with_its_measurement_or_reason() -> None:
     """Measured, ruled out, not applicable or not tried, in the inspection's order."""
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
-    told = lines(inspected(outcome).run)
-    assert told == [
+    text_lines = lines(inspected(outcome).run)
+    assert text_lines == [
         "Parallel plans for the models of fit-1. Models of a group are alike: a trial of one holds for all.",
         "",
         "  g00: m00, m01",

@@ -64,8 +64,8 @@ def test_an_error_about_an_unreachable_address_explains_remote_access(
     """The message names the address, and how to reach a remote cluster."""
     monkeypatch.setattr("cerebro.client.connection._CONTACT_S", 0.0)
     address = _closed()
-    told = rf"no Cerebro answers at {address} \(.*refused.*CEREBRO_SERVER.*port-forward service/.*7080"
-    with pytest.raises(ClusterError, match=told):
+    message = rf"no Cerebro answers at {address} \(.*refused.*CEREBRO_SERVER.*port-forward service/.*7080"
+    with pytest.raises(ClusterError, match=message):
         connect(address, TOKEN)
 
 
@@ -111,7 +111,7 @@ def test_a_stopped_local_cluster_is_reported_as_stopped(
     monkeypatch.setattr("cerebro.client.connection.cluster.start", lambda home: info)
     monkeypatch.setattr("cerebro.client.connection.KvsClient", client)
     connect()
-    (gone,) = clients
-    assert gone() == ""
+    (stopped,) = clients
+    assert stopped() == ""
     home.write(replace(info, supervisor=replace(supervisor, started="earlier")))
-    assert re.search(rf"{tmp_path} was stopped.*`cerebro up`.*Experiment\.attach", gone())
+    assert re.search(rf"{tmp_path} was stopped.*`cerebro up`.*Experiment\.attach", stopped())

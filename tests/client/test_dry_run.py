@@ -118,10 +118,10 @@ def locators(tmp_path: Path) -> Locators:
 def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
     """An experiment whose cluster only serves its code archive."""
     record = ExperimentRecord(name="one", locators=locators, archive="a" * 64 if archive else None)
-    made = Experiment.__new__(Experiment)
+    instance = Experiment.__new__(Experiment)
     kvs = SimpleNamespace(archive=lambda sha256: archive)
-    made._session = SimpleNamespace(record=record, connection=SimpleNamespace(kvs=kvs))  # type: ignore[assignment]
-    return made
+    instance._session = SimpleNamespace(record=record, connection=SimpleNamespace(kvs=kvs))  # type: ignore[assignment]
+    return instance
 
 
 def test_the_dry_run_tries_every_step(locators: Locators) -> None:

@@ -104,7 +104,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("name: rows", "name: Rows!", r"e.yaml:1: name: string should match .*, not 'Rows!'"),
         ("name: rows\n", "", r"e.yaml:1: name: is missing"),
@@ -143,13 +143,13 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("name: rows", "code: .\nname: rows", r"e.yaml:1: code: the folder .* contains this file"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_reported_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line(folder: Path, old: str, new: str, message: str) -> None:
     """One sentence in the file's terms."""
-    assert re.search(told, refusal(folder, old, new))
+    assert re.search(message, refusal(folder, old, new))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("ASHA(eta=3, sampler=TPE(startup=2))", "rows:Rows()", r"e.yaml:7: fit: search=<rows.Rows .*: expected"),
         ("metric: loss", "metric: los", r"e.yaml:7: fit: metric 'los' is not returned by Training.train\(\)"),
@@ -159,11 +159,11 @@ def test_a_mistake_is_reported_with_its_line(folder: Path, old: str, new: str, t
     ],
 )  # fmt: skip
 def test_invalid_fit_options_are_reported_before_preprocessing(
-    folder: Path, old: str, new: str, told: str
+    folder: Path, old: str, new: str, message: str
 ) -> None:
     """Invalid fit options fail before preprocessing starts."""
     (folder / "broken.py").write_text("raise KeyError('a: b')\n")
-    assert re.search(told, refusal(folder, old, new))
+    assert re.search(message, refusal(folder, old, new))
 
 
 def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

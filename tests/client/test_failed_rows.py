@@ -89,8 +89,8 @@ def test_a_run_that_failed_for_its_rows_explains_how_to_list_them(volumes: Volum
     session = Session(
         connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     )
-    asked = RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA))
-    session.new_run = lambda request, **options: asked  # type: ignore[method-assign]
+    requested = RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA))
+    session.new_run = lambda request, **options: requested  # type: ignore[method-assign]
     left = "etl-1 ended before 2 of its 2 partitions were complete: more of their rows may fail"
     with pytest.raises(
         RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\) or `cerebro failed-rows one`"

@@ -45,22 +45,24 @@ def story() -> Story:
     return story
 
 
-def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
+def give_command(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
     """Give a command and fold its event."""
     command = Command(kind=kind, models=(model,) if model else (), **fields)
-    (made,) = events_of(command, story.state, by=BY)
-    story.tell(made)
+    (event,) = events_of(command, story.state, by=BY)
+    story.tell(event)
     (record,) = outcomes(command, story.state, {story.state.seq}, by=BY)
     return record
 
 
 def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Story) -> None:
     """With the given values instead of the parent's."""
-    (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
+    (cold,) = give_command(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
     assert (story.model(cold).lineage.parent, [*story.model(cold).sub_epochs]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
     for at, sub_epochs in (("last", 3), ("best", 2), (1, 2)):
-        (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
+        (warm,) = give_command(
+            story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}
+        ).added
         assert [*story.model(warm).sub_epochs] == story.model("m00").sub_epochs[:sub_epochs]
         assert story.model(warm).hyperparams_of(sub_epochs - 1) == {"batch_size": 1, "lr": 0.1}
         assert story.model(warm).hyperparams_of(sub_epochs) == {"batch_size": 1, "lr": 0.9}
@@ -68,14 +70,14 @@ def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Stor
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
     """Also to fewer epochs and to a lower priority."""
-    assert ask(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"lr": 3}).what == (
+    assert give_command(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"lr": 3}).what == (
         "changed model m00: lr=3 (before: lr=0.1)"
     )
     assert story.model().hyperparams == {"batch_size": 1, "lr": 3}
     for epochs in (9, 2):
-        ask(story, CommandKind.EXTEND_MODEL, "m00", epochs=epochs)
+        give_command(story, CommandKind.EXTEND_MODEL, "m00", epochs=epochs)
         assert story.model().epochs == epochs
-    ask(story, CommandKind.PRIORITIZE, "m00", priority=-1)
+    give_command(story, CommandKind.PRIORITIZE, "m00", priority=-1)
     assert story.model().priority == -1
 
 
@@ -84,11 +86,11 @@ def test_an_ended_run_reopens_for_new_work(story: Story) -> None:
     story.train(2, 1)
     story.epoch(3)
     story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
-    ask(story, CommandKind.EXTEND_MODEL, "m00", epochs=4)
+    give_command(story, CommandKind.EXTEND_MODEL, "m00", epochs=4)
     assert story.run.is_open
     story.epoch(4)
     story.tell(FINISHED)
-    ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, epochs=5)
+    give_command(story, CommandKind.CLONE_MODEL, "m00", warm=True, epochs=5)
     assert story.run.is_open
     assert [str(model.state) for model in story.run.models.values()] == ["finished", "stopped", "active"]
 
@@ -241,16 +243,19 @@ def test_each_offered_command_has_an_effect(story: Story) -> None:
     """In each state of a model, the fold accepts every command in `allowed`."""
     given = {"hyperparams": {"lr": 5}, "epochs": 8, "priority": 4, "configurations": (GOOD,)}
     for change in (lambda _: None, stop_m00, fail_m00, finish):
-        made = Story()
-        made.fit(epochs=3)
-        made.epoch(1)
-        made.train(2, 0)
-        change(made)
+        run_story = Story()
+        run_story.fit(epochs=3)
+        run_story.epoch(1)
+        run_story.train(2, 0)
+        change(run_story)
         for model in ("", "m00", "m01"):
-            for kind in allowed(made.state, made.run, made.model(model) if model else None) & CONFIG_COMMANDS:
+            for kind in (
+                allowed(run_story.state, run_story.run, run_story.model(model) if model else None)
+                & CONFIG_COMMANDS
+            ):
                 other = Story()
-                other.tell(*(event.model_copy(update={"seq": 0}) for event in made.log[2:]))
-                ask(other, kind, model, **given)
+                other.tell(*(event.model_copy(update={"seq": 0}) for event in run_story.log[2:]))
+                give_command(other, kind, model, **given)
 
 
 def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
@@ -259,18 +264,18 @@ def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
     story.tell(ModelExtended(run="fit-1", model="m01", epochs=5))
     assert (story.state.commands[-1].is_late, story.model("m01").epochs) == (True, 3)
     story.tell(RunFinished(run="test-1", outcome="finished"))
-    ask(story, EXTEND, "m01", epochs=5, run="fit-1")
+    give_command(story, EXTEND, "m01", epochs=5, run="fit-1")
     assert story.model("m01").epochs == 5
 
 
 def test_models_that_already_have_the_value_are_omitted(story: Story) -> None:
     """A command that would change no model is refused."""
-    ask(story, PRIORITIZE, "m00", priority=1)
+    give_command(story, PRIORITIZE, "m00", priority=1)
     command = Command(kind=PRIORITIZE, models=("m00", "m01"), priority=1)
-    (made,) = events_of(command, story.state, by=BY)
-    assert made.model == "m01"  # type: ignore[union-attr]
+    (event,) = events_of(command, story.state, by=BY)
+    assert event.model == "m01"  # type: ignore[union-attr]
     assert problems_of(command, story.state) == []
-    story.tell(made)
+    story.tell(event)
     with pytest.raises(ConflictError, match="priority of m00 is high already"):
         events_of(command, story.state, by=BY)
     with pytest.raises(NotFoundError, match="no model 'm09'"):
@@ -299,7 +304,7 @@ def test_hyperparameters_of_added_models_must_be_known(story: Story) -> None:
     assert str(found[0].error).startswith("fit-1 has no hyperparameter 'Ir'; there is lr")
     with pytest.raises(NotFoundError, match="has no hyperparameter 'Ir'"):
         events_of(command, story.state, by=BY)
-    assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
+    assert give_command(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
 
 
 def test_a_refused_test_suggests_models_with_checkpoints(story: Story) -> None:
@@ -307,13 +312,13 @@ def test_a_refused_test_suggests_models_with_checkpoints(story: Story) -> None:
     story.epoch(1, model="m01", loss=0.1)
     story.train(2, 1)
     story.epoch(3)
-    asked = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
+    run = Run(id="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train"))
     with pytest.raises(ConflictError, match=r"name finished models \(m00\)"):
-        check_free(story.state, asked)
+        check_free(story.state, run)
     best = story.run.best_epoch(story.model("m00"))
     reference = story.model("m00").epoch_checkpoint(best or 0)
     assert reference is not None
     story.model("m00").checkpoints.removed.add(reference.name)
     with pytest.raises(ConflictError) as caught:
-        check_free(story.state, asked)
+        check_free(story.state, run)
     assert "m00" not in str(caught.value)

@@ -68,23 +68,23 @@ def test_a_refused_fit_stores_nothing() -> None:
 
 def test_an_own_procedure_may_name_a_sampler_and_a_space_without_suggestions() -> None:
     """Its sampler makes the suggestions; a procedure that adds its own models needs no distributions."""
-    own = Halving()
-    own.sampler = TPE(startup=3)
-    request = search_request({"lr": 0.1, "batch_size": 32}, search=own, epochs=9)
+    procedure = Halving()
+    procedure.sampler = TPE(startup=3)
+    request = search_request({"lr": 0.1, "batch_size": 32}, search=procedure, epochs=9)
     assert request is not None
     assert request.sampler == TPE(startup=3)
-    own.sampler = "tpe"
+    procedure.sampler = "tpe"
     with pytest.raises(SearchError, match=r"Halving\(sampler='tpe'\): expected one of cerebro's samplers"):
-        search_request(SPACE, search=own, epochs=9)
+        search_request(SPACE, search=procedure, epochs=9)
 
 
-class NoTold:
+class MisspeltMethod:
     """A procedure with a misspelt method."""
 
     def begin(self, facts: Facts) -> list[Action]:
         return []
 
-    def tell(self, report: Report) -> list[Action]:
+    def report(self, report: Report) -> list[Action]:
         return []
 
 
@@ -128,7 +128,7 @@ class Locked(Plain):
             ASHA,
             r"search=ASHA is a class, expected an object: expected one of cerebro's procedures, as in search=ASHA",
         ),
-        (NoTold(), r"NoTold has no method 'on_report': define on_report\(self, report\)"),
+        (MisspeltMethod(), r"MisspeltMethod has no method 'on_report': define on_report\(self, report\)"),
         (
             Short(),
             r"Short.on_report cannot be called as workers call it .*: expected on_report\(self, report\), found",

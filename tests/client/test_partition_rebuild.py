@@ -11,7 +11,7 @@ LOGGED = TaskResult(rows=10, shards=ShardSet(number=4, checksum="sha256:a"), cor
 
 
 @pytest.mark.parametrize(
-    ("logged", "made", "expected"),
+    ("logged", "task_result", "expected"),
     [
         (LOGGED, LOGGED, True),
         (LOGGED, LOGGED.model_copy(update={"shards": ShardSet(number=4, checksum="sha256:b")}), False),
@@ -22,10 +22,10 @@ LOGGED = TaskResult(rows=10, shards=ShardSet(number=4, checksum="sha256:a"), cor
     ],
 )
 def test_partitions_are_equal_different_or_incomparable(
-    logged: TaskResult, made: TaskResult, expected: bool | None
+    logged: TaskResult, task_result: TaskResult, expected: bool | None
 ) -> None:
     """If no comparison is possible, the result is None."""
-    assert is_same(logged, made) is expected
+    assert is_same(logged, task_result) is expected
 
 
 @pytest.mark.parametrize(

@@ -94,30 +94,43 @@ class Trained(RegistryMixin):
 
 @pytest.fixture
 def trained(kvs: KvsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    made = Trained(kvs, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
+    trained = Trained(kvs, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
     monkeypatch.setattr(registry, "time", SimpleNamespace(
-        monotonic=itertools.count(0, 100).__next__, sleep=lambda _: made.registering.copy_due()
+        monotonic=itertools.count(0, 100).__next__, sleep=lambda _: trained.registering.copy_due()
     ))  # fmt: skip
-    monkeypatch.setattr(registry, "connect", lambda *_, **__: made.connection)
-    return made
+    monkeypatch.setattr(registry, "connect", lambda *_, **__: trained.connection)
+    return trained
 
 
 def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> None:
     """With its modules, the fitted value, its weights and its metadata."""
-    made = trained.register("digits", "m00", alias="champion")
+    version = trained.register("digits", "m00", alias="champion")
     trained.delete()
     for which in ("digits/1", "digits@champion"):
         model = load_model(which)
         (layer,) = model.modules()
         assert layer(torch.ones(3)).shape == (1,)
         assert torch.equal(layer.weight, torch.zeros(1, 3))
-        assert (model.name, model.version, model.checkpoint) == (made.name, made.version, made.checkpoint)
-    told = (made.name, made.version, made.id, made.run, made.experiment, made.epoch, made.metric, made.value)
-    assert told == ("digits", 1, "m00", "fit-1", "one", 1, "loss", 5.0)
-    assert made.metrics == {"train/loss": 5.0}
-    assert made.hyperparams == {"batch_size": 1, "lr": 0.1}
-    assert made.dataset == "one-d"
-    assert made.path.read_bytes()
+        assert (model.name, model.version, model.checkpoint) == (
+            version.name,
+            version.version,
+            version.checkpoint,
+        )
+    values = (
+        version.name,
+        version.version,
+        version.id,
+        version.run,
+        version.experiment,
+        version.epoch,
+        version.metric,
+        version.value,
+    )
+    assert values == ("digits", 1, "m00", "fit-1", "one", 1, "loss", 5.0)
+    assert version.metrics == {"train/loss": 5.0}
+    assert version.hyperparams == {"batch_size": 1, "lr": 0.1}
+    assert version.dataset == "one-d"
+    assert version.path.read_bytes()
 
 
 def test_register_prints_the_run_and_value_first(
@@ -186,8 +199,8 @@ def test_a_missing_or_damaged_checkpoint_becomes_no_version(trained: Trained, ha
             path.symlink_to("/etc/passwd")
         case "fitted":
             shutil.rmtree(trained.volumes.shared / "datasets")
-    told = r"version 1 of digits could not be created: (one|datasets)/.*(is gone|was damaged).*register"
-    with pytest.raises(CheckpointCorruptError, match=told):
+    message = r"version 1 of digits could not be created: (one|datasets)/.*(is gone|was damaged).*register"
+    with pytest.raises(CheckpointCorruptError, match=message):
         trained.register("digits", "m00", alias="champion")
     left = list(trained.volumes.checkpoints.glob(".registry/*/*/*"))
     assert [file.read_bytes() for file in left] == ([whole] if harm == "fitted" else [])
@@ -204,25 +217,25 @@ def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
     copy = trained.volumes.checkpoint(".registry/digits/v1/model.pt")
     copy.write_bytes(copy.read_bytes()[:-1])
     model = load_model("digits/1")
-    told = (
+    message = (
         r"version 1 of the registered model 'digits' cannot be loaded: .*Restore .registry/digits/v1/model.pt"
     )
-    with pytest.raises(CheckpointCorruptError, match=told):
+    with pytest.raises(CheckpointCorruptError, match=message):
         model.load()
     copy.unlink()
-    with pytest.raises(CheckpointCorruptError, match=told):
+    with pytest.raises(CheckpointCorruptError, match=message):
         model.modules()
 
 
 def test_the_next_controller_completes_an_interrupted_copy(trained: Trained) -> None:
     """The store still lists it as pending."""
-    asked = trained.register("digits", "m00")
+    pending = trained.register("digits", "m00")
     version = trained.kvs.register_model("digits", trained.kvs.registered_model("digits").versions[0].source)
     aside = trained.volumes.checkpoint(".registry/digits/v2")
     aside.mkdir(parents=True)
     (aside / ".model.pt.1-dead.aside").write_bytes(b"half")
     Registering(trained.kvs, trained.volumes).copy_due()
-    assert load_model(f"digits/{version.version}").checkpoint.checksum == asked.checkpoint.checksum
+    assert load_model(f"digits/{version.version}").checkpoint.checksum == pending.checkpoint.checksum
 
 
 def test_old_partial_copies_are_removed(trained: Trained) -> None:

@@ -37,7 +37,7 @@ def test_the_file_defines_the_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("mode: min", "mode: least"), ":16: fit.mode: input should be"),
         (("spec: rows:Rows(size=3)", "spec: rows:Rows(size=3)\n  max_failed: 2"), ": etl: max_failed is 2"),
@@ -54,11 +54,11 @@ def test_the_file_defines_the_runs() -> None:
         (("models: [m00]", "models: &a [*a]"), "contains itself"),
     ],
 )
-def test_mistakes_are_reported_with_their_line(change: tuple[str, str], told: str) -> None:
+def test_mistakes_are_reported_with_their_line(change: tuple[str, str], message: str) -> None:
     """The same messages as with the code at hand."""
     with pytest.raises(ExperimentFileError, match="experiment file:") as caught:
         read(GOOD.replace(*change))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def code_of(text: str, archive: str = "") -> CodeRecord:

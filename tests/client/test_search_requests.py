@@ -171,7 +171,7 @@ def test_an_invalid_option_of_a_search_is_refused(options: dict[str, Any], match
         Search(**options)
 
 
-class Own:
+class UserProcedure:
     """A user's procedure with a sampler that does not support choices."""
 
     sampler = CMA()
@@ -192,9 +192,9 @@ def test_a_procedure_is_stored_after_all_checks() -> None:
         return code
 
     with pytest.raises(SearchError, match="'width' is a choice"):
-        search_request(SPACE, search=Own(), samples=4, epochs=3, put_code=put_code)
+        search_request(SPACE, search=UserProcedure(), samples=4, epochs=3, put_code=put_code)
     assert stored == []
-    found = search_request(NUMBERS, search=Own(), samples=4, epochs=3, put_code=put_code)
+    found = search_request(NUMBERS, search=UserProcedure(), samples=4, epochs=3, put_code=put_code)
     assert found is not None
     assert isinstance(found.procedure, OwnProcedure)
     assert [code.sha256 for code in stored] == [found.procedure.code]

@@ -84,9 +84,9 @@ def test_a_run_shows_its_share_and_its_devices() -> None:
     idle = list(story.log)
     story.begins(sub_epoch(2, 0), 0, 40.0)
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in ("one", "two"))
-    own = AttendedRun(experiment="one", run="fit-1", devices=0)
+    attended_run = AttendedRun(experiment="one", run="fit-1", devices=0)
     other = AttendedRun(experiment="two", run="fit-1", priority=HIGH, devices=1)
-    shared = QueueAnswer(runs=entries, attended=Attended(runs=(own, other), devices=2))
+    shared = QueueAnswer(runs=entries, attended=Attended(runs=(attended_run, other), devices=2))
     session = opened(story.log, story.zero + 40.0, queue=shared)
     assert "    runs now: due 20% of the cluster, has 1 of 2 devices" in session.status()
     assert "about 5 min left" in session.status()
@@ -94,7 +94,7 @@ def test_a_run_shows_its_share_and_its_devices() -> None:
     assert found is not None
     assert found.due == pytest.approx(0.2)
     assert (found.devices, found.of) == (1, 2)
-    wanting = own.model_copy(update={"could_use_more": True})
+    wanting = attended_run.model_copy(update={"could_use_more": True})
     waits = shared.model_copy(update={"attended": Attended(runs=(wanting, other), devices=10)})
     assert (
         "(other runs have the devices, and it is next in turn)"
@@ -179,36 +179,38 @@ def test_a_run_stopped_by_a_user_ends_with_a_warning() -> None:
     session.connection.kvs.put_code = lambda code: SimpleNamespace(sha256=SHA)
     session.connection.kvs.code = session.connection.kvs.archive = session.connection.files = None
     experiment._session = session
-    with pytest.warns(UserWarning, match=r"fit-1 .* was stopped by ann after 1 of 2 tasks: .*resume") as told:
+    with pytest.warns(
+        UserWarning, match=r"fit-1 .* was stopped by ann after 1 of 2 tasks: .*resume"
+    ) as warnings:
         result = experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min")
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warnings] == [__file__]
     assert list(result.leaderboard()["state"]) == ["stopped"]
 
 
 def test_a_request_has_the_priority_and_project_of_its_run() -> None:
     """They are in the request; invalid values are refused."""
     session = opened(TimedStory(workers=1).log, 0.0)
-    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
+    etl_request = EtlRequest(code=SHA, code_fingerprint=SHA)
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
-        session.new_run(asked, priority="urgent")
+        session.new_run(etl_request, priority="urgent")
     with pytest.raises(BadRequestError, match=r"project is 'My birds': use at most 50 lower-case letters"):
-        session.new_run(asked, project="My birds")
+        session.new_run(etl_request, project="My birds")
     wrong: Any = 3
     with pytest.raises(BadRequestError, match="project is 3"):
-        session.new_run(asked, project=wrong)
-    sent = [session.new_run(asked, priority="high", project="birds"), session.new_run(asked)]
+        session.new_run(etl_request, project=wrong)
+    sent = [session.new_run(etl_request, priority="high", project="birds"), session.new_run(etl_request)]
     assert [(event.priority, event.project) for event in sent] == [(HIGH, "birds"), (NORMAL, "")]
 
 
 @pytest.mark.parametrize(
-    ("is_answered", "told"),
+    ("is_answered", "message"),
     [
         (True, "etl-1 continues in the cluster: follow it with Experiment.attach('one').watch()"),
         (False, "etl-1 continues in the cluster if the request arrived: follow it with Experiment"),
     ],
 )
 def test_an_interrupt_prints_that_the_run_continues(
-    capsys: pytest.CaptureFixture[str], is_answered: bool, told: str
+    capsys: pytest.CaptureFixture[str], is_answered: bool, message: str
 ) -> None:
     """Even if the store has not answered the request yet."""
     story = TimedStory(workers=1)
@@ -223,7 +225,7 @@ def test_an_interrupt_prints_that_the_run_continues(
     session.connection.kvs.live = lambda name, after: ()
     with pytest.raises(KeyboardInterrupt):
         session.complete(EtlRequest(code=SHA, code_fingerprint=SHA), progress=False)
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
@@ -239,7 +241,7 @@ def test_an_invalid_share_to_verify_is_refused(share: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         (
             [FailureRule("a", "x(")],
@@ -260,16 +262,16 @@ def test_an_invalid_share_to_verify_is_refused(share: Any) -> None:
         ("oom", r"failure_rules is 'oom', expected a list of rules"),
     ],
 )
-def test_invalid_failure_rules_are_refused_with_their_position(rules: Any, told: str) -> None:
+def test_invalid_failure_rules_are_refused_with_their_position(rules: Any, message: str) -> None:
     """Before anything is sent."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     experiment = Experiment.__new__(Experiment)
     experiment._session = opened(story.log, story.zero)
     vars(experiment.connection.kvs)["put_code"] = None  # a call would raise
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", failure_rules=rules)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         checked_failure_rules(rules)  # the first check of `run_etl`
 
 
@@ -314,15 +316,15 @@ def test_another_thread_may_read_the_status_while_a_run_is_followed() -> None:
     story.fit(models=1, partitions=1)
     log = list(story.log)
     session = opened(log, story.zero)
-    asked: list[str] = []
+    requests: list[str] = []
 
     def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        if wait_s and not asked:
+        if wait_s and not requests:
             story.tell(RunFinished(run="fit-1", outcome="failed", error="boom"))
             log.extend(story.log[len(log) :])
-            asked.append(session.status())
+            requests.append(session.status())
         return tuple(log[after:])
 
     vars(session._kvs)["events"] = events
     assert session.follow("fit-1", progress=False).failures.error == "boom"
-    assert "fit-1: failed" in asked[0]
+    assert "fit-1: failed" in requests[0]

@@ -66,10 +66,10 @@ def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> ob
     """Return the event of an allowed command; the fold accepts it."""
     run = target_run(kind, story.state, None)
     assert kind in allowed(story.state, run, run.models[model] if run and model else None)
-    (made,) = events_of(command(kind, model, **fields), story.state, by="ann")
-    story.tell(made)
+    (event,) = events_of(command(kind, model, **fields), story.state, by="ann")
+    story.tell(event)
     assert not story.state.commands[-1].is_late
-    return made
+    return event
 
 
 def test_a_model_is_stopped_and_resumed(story: Story) -> None:

@@ -17,7 +17,7 @@ from cerebro.usercode.encoding import decode
 WORKERS = {"worker-0": 2, "worker-1": 4}
 
 
-class Own(Technique):
+class UserTechnique(Technique):
     """A user's technique."""
 
     name = "own"
@@ -30,7 +30,7 @@ class Own(Technique):
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
 
 
-class Borrowed(Own):
+class Borrowed(UserTechnique):
     """Has the name of another technique."""
 
     name = "ddp"
@@ -52,7 +52,7 @@ def fields(
 
 def test_names_and_objects_may_be_mixed() -> None:
     """A name means the technique with its defaults; a user's technique is sent as code after all checks."""
-    found, sent = fields(["ddp", Own(slices=[1, 2])], [2, 4], "never")
+    found, sent = fields(["ddp", UserTechnique(slices=[1, 2])], [2, 4], "never")
     ddp, own = found["techniques"]
     assert (ddp.name, ddp.least, ddp.params, ddp.code) == ("ddp", 2, {}, None)
     assert (own.name, own.version, own.least, own.params) == ("own", 3, 2, {"slices": [1, 2]})
@@ -63,18 +63,18 @@ def test_names_and_objects_may_be_mixed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("techniques", "gpus", "told"),
+    ("techniques", "gpus", "message"),
     [
         ([], None, r"techniques is empty: leave it out"),
         ("ddp", None, r"techniques is 'ddp', expected a list"),
         (["dpp"], None, r"no technique 'dpp'\. Choose among single, .*fsdp"),
         (["ddp", "ddp"], None, r"names 'ddp' twice"),
-        ([Own(), Own()], None, r"names 'own' twice"),
-        ([Own], None, r"pass Own\(\) instead of Own"),
+        ([UserTechnique(), UserTechnique()], None, r"names 'own' twice"),
+        ([UserTechnique], None, r"pass Own\(\) instead of Own"),
         ([3], None, r"3 in techniques is not a technique\. Choose among single"),
         ([Borrowed()], None, r"Borrowed has the name 'ddp' of a built-in technique"),
         (
-            [Own(module=object())],
+            [UserTechnique(module=object())],
             None,
             r"parameter 'module' of Own is <object .*: expected a JSON value",
         ),
@@ -89,9 +89,9 @@ def test_names_and_objects_may_be_mixed() -> None:
         (["single", "offload"], [2], r"on 2 devices \(single takes 1; offload takes 1\)"),
     ],
 )
-def test_an_impossible_choice_is_refused(techniques: object, gpus: object, told: str) -> None:
+def test_an_impossible_choice_is_refused(techniques: object, gpus: object, message: str) -> None:
     """The error lists the choices, or the workers with their devices."""
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         fields(techniques, gpus)
 
 
@@ -108,11 +108,13 @@ def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
         raise AssertionError(f"{code.class_name} was sent")
 
     with pytest.raises(SpecError, match="on 1 devices"):
-        resolve_techniques(Parallelism(techniques=[Own()]), workers={"worker-0": 1}, put_code=put_code)
+        resolve_techniques(
+            Parallelism(techniques=[UserTechnique()]), workers={"worker-0": 1}, put_code=put_code
+        )
 
 
 @pytest.mark.parametrize(
-    ("gang", "more", "told"),
+    ("gang", "more", "message"),
     [
         (0, {}, "gang is 0, expected the number of workers"),
         (True, {}, "gang is True, expected"),
@@ -126,10 +128,10 @@ def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
         ),
     ],
 )
-def test_an_impossible_gang_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
+def test_an_impossible_gang_is_refused(gang: Any, more: dict[str, Any], message: str) -> None:
     """The error lists the workers, and the option to set."""
     given = {"techniques": None, "gpus": None, "solo_workers": ()} | more
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         resolve_techniques(
             Parallelism(techniques=given["techniques"], gpus=given["gpus"], gang=gang),
             workers=WORKERS,

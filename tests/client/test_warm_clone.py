@@ -70,11 +70,11 @@ def steered(tmp_path: Path) -> Steered:
 
 def test_a_warm_clone_with_another_shape_is_refused(steered: Steered) -> None:
     """The message names the mismatch, and no model is added."""
-    told = (
+    message = (
         r"m00 cannot be cloned warm: its weights do not fit a network with width=5 "
         r"\(weight \(1, 3\) -> \(1, 5\)\). Pass warm=False"
     )
-    with pytest.raises(ConflictError, match=told):
+    with pytest.raises(ConflictError, match=message):
         steered.clone("m00", {"width": 5}, warm=True)
     assert list(steered.story.run.models) == ["m00"]
 

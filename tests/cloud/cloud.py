@@ -81,9 +81,9 @@ class Cloud:
 
     def session(self) -> boto3.Session:
         """Return a session for this account with its faults."""
-        made = _session("test")
-        made.cloud = self
-        return made
+        session = _session("test")
+        session.cloud = self
+        return session
 
     def wait(self, _: float) -> None:
         """Advance time and run due callbacks."""
@@ -235,10 +235,10 @@ class Cloud:
             for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
                 self._drop_group(name, group)
             eks.delete_cluster(name=name)
-        own = [{"Name": f"tag:{STACK_TAG}", "Values": [name]}]
-        for gateway in ec2.describe_nat_gateways(Filter=own)["NatGateways"]:
+        filters = [{"Name": f"tag:{STACK_TAG}", "Values": [name]}]
+        for gateway in ec2.describe_nat_gateways(Filter=filters)["NatGateways"]:
             ec2.delete_nat_gateway(NatGatewayId=gateway["NatGatewayId"])
-        for address in ec2.describe_addresses(Filters=own)["Addresses"]:
+        for address in ec2.describe_addresses(Filters=filters)["Addresses"]:
             ec2.release_address(AllocationId=address["AllocationId"])
         self.addons.clear()
         self.identities.clear()

@@ -148,8 +148,8 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """An empty account and a cluster file."""
-    with new_terminal(tmp_path, monkeypatch) as made:
-        yield made
+    with new_terminal(tmp_path, monkeypatch) as terminal:
+        yield terminal
 
 
 def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -157,7 +157,7 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from contextlib import contextmanager
 
     @contextmanager
-    def made() -> Iterator[Terminal]:
+    def terminals() -> Iterator[Terminal]:
         for name in list(os.environ):
             if name.startswith("AWS_"):
                 monkeypatch.delenv(name)
@@ -175,7 +175,7 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 terminal.write()
                 yield terminal
 
-    return made()
+    return terminals()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -78,8 +78,8 @@ class Deployed:
             return 255, str(refused)
         for stack in get_backend("cloudformation")[DEFAULT_ACCOUNT_ID]["us-east-1"].stacks.values():
             if stack.name == name:  # moto would keep resources that an update removed
-                for gone in set(template["Resources"]) - set(body["Resources"]):
-                    stack.resource_map._parsed_resources.pop(gone, None)
+                for removed in set(template["Resources"]) - set(body["Resources"]):
+                    stack.resource_map._parsed_resources.pop(removed, None)
         self._cloud.identities -= self._associated.get(name, set())
         self._cloud.identities |= accounts
         self._associated[name] = accounts

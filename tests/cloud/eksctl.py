@@ -58,12 +58,12 @@ def _create_groups(cloud: Cloud, config: dict[str, Any]) -> None:
     """Create the groups without a stack or a group of that name; skip the others."""
     name = config["metadata"]["name"]
     there = set(cloud.client("eks").list_nodegroups(clusterName=name)["nodegroups"])
-    wanted = [
+    new_groups = [
         group["name"]
         for group in config["managedNodeGroups"]
         if group["name"] not in there and group_stack(name, group["name"]) not in cloud.stacks()
     ]
-    for number, group in enumerate(wanted):
+    for number, group in enumerate(new_groups):
         make_group(cloud, config, group)
         if number == 1 and cloud.eksctl_stops_after == 4:
             _fail_group(cloud, name, group)
@@ -122,34 +122,36 @@ def make_control_plane(cloud: Cloud, config: dict[str, Any]) -> None:
         name=name, version=config["metadata"]["version"], roleArn=_ROLE, tags=config["metadata"]["tags"],
         resourcesVpcConfig={"subnetIds": [subnet["SubnetId"] for subnet in subnets]},
     )  # fmt: skip
-    made = get_backend("eks")[DEFAULT_ACCOUNT_ID]["us-east-1"].clusters[name]
-    made.resources_vpc_config |= {"vpcId": vpc, "clusterSecurityGroupId": group["GroupId"]}
+    cluster = get_backend("eks")[DEFAULT_ACCOUNT_ID]["us-east-1"].clusters[name]
+    cluster.resources_vpc_config |= {"vpcId": vpc, "clusterSecurityGroupId": group["GroupId"]}
 
 
 def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
     """Create a managed node group with its stack and its nodes."""
     name = config["metadata"]["name"]
-    wanted = next(each for each in config["managedNodeGroups"] if each["name"] == group)
-    cloud.make_stack(group_stack(name, group), name, wanted["tags"])
+    group_config = next(each for each in config["managedNodeGroups"] if each["name"] == group)
+    cloud.make_stack(group_stack(name, group), name, group_config["tags"])
     private = [
         subnet
         for subnet in _subnets(cloud, name)
-        if subnet["AvailabilityZone"] in wanted["availabilityZones"]
+        if subnet["AvailabilityZone"] in group_config["availabilityZones"]
     ]
     cloud.client("eks").create_nodegroup(
         clusterName=name, nodegroupName=group, nodeRole=_ROLE, subnets=[private[0]["SubnetId"]],
-        instanceTypes=_types(wanted), capacityType="SPOT" if wanted.get("spot") else "ON_DEMAND",
+        instanceTypes=_types(group_config), capacityType="SPOT" if group_config.get("spot") else "ON_DEMAND",
         scalingConfig={
-            "minSize": wanted["minSize"], "maxSize": wanted["maxSize"], "desiredSize": wanted["desiredCapacity"],
+            "minSize": group_config["minSize"], "maxSize": group_config["maxSize"],
+            "desiredSize": group_config["desiredCapacity"],
         },
-        tags=wanted["tags"],
+        tags=group_config["tags"],
     )  # fmt: skip
     tags = [
-        {"Key": key, "Value": value} for key, value in {**wanted["tags"], "group": f"{name}/{group}"}.items()
+        {"Key": key, "Value": value}
+        for key, value in {**group_config["tags"], "group": f"{name}/{group}"}.items()
     ]
     cloud.client("ec2").run_instances(
-        ImageId="ami-12c6146b", InstanceType=_types(wanted)[0],
-        MinCount=wanted["desiredCapacity"], MaxCount=wanted["desiredCapacity"],
+        ImageId="ami-12c6146b", InstanceType=_types(group_config)[0],
+        MinCount=group_config["desiredCapacity"], MaxCount=group_config["desiredCapacity"],
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )  # fmt: skip
 

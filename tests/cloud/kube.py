@@ -47,9 +47,11 @@ class FakeKube:
 
     def write_kubeconfig(self, path: str, cluster: str) -> None:
         """Write a kubeconfig as eksctl and aws do."""
-        seen = self._cloud.client("eks").describe_cluster(name=cluster)["cluster"]
+        description = self._cloud.client("eks").describe_cluster(name=cluster)["cluster"]
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(yaml.safe_dump({"clusters": [{"cluster": {"server": seen["endpoint"]}}]}))
+        Path(path).write_text(
+            yaml.safe_dump({"clusters": [{"cluster": {"server": description["endpoint"]}}]})
+        )
 
     # --- kubectl ---
 

@@ -98,16 +98,16 @@ def test_load_balancers_are_deleted_before_the_network(terminal: Terminal) -> No
 def test_nothing_is_deleted_without_a_confirmation(terminal: Terminal) -> None:
     """The question lists the resources, including the data."""
     half_made(terminal, 1)
-    before, asked = terminal.shape(), []
+    before, requests = terminal.shape(), []
 
     def no(what: str) -> bool:
-        asked.append(what)
+        requests.append(what)
         return False
 
     terminal.delete(confirm=no)
     assert terminal.lines == ["Nothing was removed."]
-    assert "1 x EKS cluster" in asked[0]
-    assert "checkpoints" in asked[0]
+    assert "1 x EKS cluster" in requests[0]
+    assert "checkpoints" in requests[0]
     assert terminal.shape() == before
 
 

@@ -66,8 +66,8 @@ def test_fallback_types_follow_the_main_type() -> None:
 def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], is_whole: bool) -> None:
     """Both the complete one and the one for the control plane."""
     file = ClusterFile.model_validate(given)
-    made = configuration(file, ZONES) if is_whole else configuration(file, ZONES, is_whole=False)
-    jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
+    config = configuration(file, ZONES) if is_whole else configuration(file, ZONES, is_whole=False)
+    jsonschema.validate(yaml.safe_load(yaml.safe_dump(config)), json.loads(SCHEMA.read_text()))
 
 
 def test_the_control_node_is_on_demand_and_workers_are_tainted(file: ClusterFile) -> None:

@@ -77,8 +77,8 @@ class PrunedDisk:
         self._check()
 
     def of(self, model: Model) -> set[str]:
-        own = {sub_epoch.checkpoint.name for sub_epoch in model.kept_sub_epochs}
-        return {name for name in self.files if name in own or _folder(name) == model.id}
+        own_files = {sub_epoch.checkpoint.name for sub_epoch in model.kept_sub_epochs}
+        return {name for name in self.files if name in own_files or _folder(name) == model.id}
 
     # --- Changes of files ---
 

@@ -64,24 +64,24 @@ def simulation(
         valid_partitions=(0,) if is_validated else (),
     )
     replicas = {f"worker-{number}": [number] for number in range(WORKERS)}
-    made = Scenario(**{"replicas": replicas, "metrics": loss, **scenario})
-    return kind(made, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
+    world = Scenario(**{"replicas": replicas, "metrics": loss, **scenario})
+    return kind(world, request, RunStarted(run="fit-1", plan=plan), neighbours=neighbours)
 
 
-def ask(made: Simulation, at: float, event: ClientEvent) -> None:
+def request_at(sim: Simulation, at: float, event: ClientEvent) -> None:
     """Send a user's request at a time."""
 
     def now() -> None:
-        made.store.append(EXPERIMENT, event)
+        sim.store.append(EXPERIMENT, event)
 
-    made._at(at, now)
+    sim._at(at, now)
 
 
-def fit_of(made: Simulation) -> Run:
+def fit_of(sim: Simulation) -> Run:
     """Run the simulation and return the fit as the log records it."""
-    made.run(limit=20_000)
+    sim.run(limit=20_000)
     # A controller that crashed at its last write has not read the log.
-    return fold(EXPERIMENT, made.log).runs["fit-1"]
+    return fold(EXPERIMENT, sim.log).runs["fit-1"]
 
 
 def story(run: Run) -> object:

@@ -16,7 +16,7 @@ HOUR, JOIN_S = 3600.0, 120.0
 PRIOR = 1 / (20 * HOUR)
 
 
-def told(*events: tuple[str, str, float]) -> Absences:
+def absences_after(*events: tuple[str, str, float]) -> Absences:
     """Return the absences after a log of (what, worker, hours)."""
     found = Absences()
     for number, (what, worker, hours) in enumerate(events, 1):
@@ -36,7 +36,7 @@ def test_absences_count_over_all_runs() -> None:
     events = [("joins", "a", 0.0)]
     for number in range(1, 10):
         events += [("lost", "a", number), ("joins", "a", number + 0.1)]
-    known = told(*events).frequency(10 * HOUR, JOIN_S)
+    known = absences_after(*events).frequency(10 * HOUR, JOIN_S)
     assert known.losses_per_s == pytest.approx(10 / (20 * HOUR + (10 - 0.9) * HOUR))
     assert known.back_s == pytest.approx((JOIN_S + 9 * 0.1 * HOUR) / 10)
 
@@ -55,7 +55,7 @@ def test_any_log_gives_a_positive_frequency_and_a_bounded_return_time(
     for worker, hours in changes:
         events.append(("lost" if worker in there else "joins", worker, hours))
         there ^= {worker}
-    known = told(*events).frequency(2000 * HOUR, JOIN_S)
+    known = absences_after(*events).frequency(2000 * HOUR, JOIN_S)
     assert 0 < known.losses_per_s <= (1 + len(events)) * PRIOR
     assert 0 < known.back_s <= HOUR
 

@@ -171,8 +171,8 @@ def test_only_the_holder_gets_a_slot_before_it_is_free(claims: list[Claim], data
         assert all(held[slot] == turn.ref for slot in turn.slots & ending)
     if len(claims) == 1:
         (turn,) = arbiter.turns(set(SLOTS) - held.keys(), ending)
-        wanted = claims[0].wants & (set(SLOTS) - held.keys() | ending)
-        assert len(turn.slots) == min(claims[0].most, len(wanted)), "alone, it has all that it wants"
+        wanted_slots = claims[0].wants & (set(SLOTS) - held.keys() | ending)
+        assert len(turn.slots) == min(claims[0].most, len(wanted_slots)), "alone, it has all that it wants"
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (0.25, 1.0, 4.0)])
@@ -183,12 +183,12 @@ def test_shares_follow_weights(weights: tuple[float, ...], sub_epochs: tuple[flo
         Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
         for name, weight, sub_epoch_s in zip(NAMES, weights, sub_epochs, strict=False)
     ]
-    made = floor(8, *runs)
-    made.until(50 * max(sub_epochs[: len(weights)]))
-    total = sum(made.served.values())
+    shared_floor = floor(8, *runs)
+    shared_floor.until(50 * max(sub_epochs[: len(weights)]))
+    total = sum(shared_floor.served.values())
     for claim in runs:
         due = claim.weight / sum(weights)
-        assert made.served[claim.ref] / total == pytest.approx(due, abs=0.03)
+        assert shared_floor.served[claim.ref] / total == pytest.approx(due, abs=0.03)
         assert _due(runs)[claim.ref] == pytest.approx(due)
 
 
@@ -199,11 +199,11 @@ def test_projects_share_before_their_runs_do() -> None:
         Claim(ref=ref("b"), project="p"),
         Claim(ref=ref("c"), project="q"),
     ]
-    made = floor(8, *runs)
-    made.until(60.0 * 200)
-    total = sum(made.served.values())
+    shared_floor = floor(8, *runs)
+    shared_floor.until(60.0 * 200)
+    total = sum(shared_floor.served.values())
     for name, due in (("a", 0.25), ("b", 0.25), ("c", 0.5)):
-        assert made.served[ref(name)] / total == pytest.approx(due, abs=0.03)
+        assert shared_floor.served[ref(name)] / total == pytest.approx(due, abs=0.03)
         assert _due(runs)[ref(name)] == pytest.approx(due)
 
 
@@ -220,37 +220,41 @@ def test_no_run_starves(weights: list[float], sub_epochs: list[float], slots: in
         Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
         for name, weight, sub_epoch_s in zip(names, weights, sub_epochs, strict=False)
     ]
-    made = floor(slots, *runs)
+    shared_floor = floor(slots, *runs)
     longest = 2 * (60 + max(sub_epochs)) * sum(weights) / min(weights)
-    made.until(longest)
-    first = dict(made.served)
+    shared_floor.until(longest)
+    first = dict(shared_floor.served)
     assert len(first) == len(runs)
-    made.until(2 * longest)
-    assert all(made.served[claim.ref] > first[claim.ref] for claim in runs)
+    shared_floor.until(2 * longest)
+    assert all(shared_floor.served[claim.ref] > first[claim.ref] for claim in runs)
 
 
 def test_a_run_that_enters_late_has_no_credit() -> None:
     """It gets its share after it starts, without compensation for the past."""
-    made = floor(8, Claim(ref=ref("a"), sub_epoch_s=300))
-    made.until(10 * 3600)
-    made.runs[ref("b")] = Claim(ref=ref("b"), sub_epoch_s=300, most=10_000)
-    before = made.served[ref("a")]
-    made.until(13 * 3600)
-    assert (made.served[ref("a")] - before) / made.served[ref("b")] == pytest.approx(1.0, abs=0.1)
+    shared_floor = floor(8, Claim(ref=ref("a"), sub_epoch_s=300))
+    shared_floor.until(10 * 3600)
+    shared_floor.runs[ref("b")] = Claim(ref=ref("b"), sub_epoch_s=300, most=10_000)
+    before = shared_floor.served[ref("a")]
+    shared_floor.until(13 * 3600)
+    assert (shared_floor.served[ref("a")] - before) / shared_floor.served[ref("b")] == pytest.approx(
+        1.0, abs=0.1
+    )
 
 
 def test_a_project_pays_for_its_past_with_a_half_life() -> None:
     """A project that had the whole cluster waits behind another; a week later its use is forgotten."""
     heavy, other = Claim(ref=ref("a"), project="p"), Claim(ref=ref("b"), project="q")
     for passed, is_behind in ((10.0, True), (30 * HALF_LIFE_S, False)):
-        made = floor(4, heavy)
-        made.until(3600)
-        del made.runs[heavy.ref]
-        made.arbiter.observe(3600, [])
-        made.runs = {c.ref: replace(c, most=100, wants=frozenset(made.slots)) for c in (heavy, other)}
-        made.at.clear()
-        made.arbiter.observe(3600 + passed, made.runs.values())
-        slots = {turn.ref: len(turn.slots) for turn in made.arbiter.turns(made.slots)}
+        shared_floor = floor(4, heavy)
+        shared_floor.until(3600)
+        del shared_floor.runs[heavy.ref]
+        shared_floor.arbiter.observe(3600, [])
+        shared_floor.runs = {
+            c.ref: replace(c, most=100, wants=frozenset(shared_floor.slots)) for c in (heavy, other)
+        }
+        shared_floor.at.clear()
+        shared_floor.arbiter.observe(3600 + passed, shared_floor.runs.values())
+        slots = {turn.ref: len(turn.slots) for turn in shared_floor.arbiter.turns(shared_floor.slots)}
         assert (slots[heavy.ref] == 0) == is_behind
 
 
@@ -258,26 +262,26 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
 def test_a_run_keeps_a_slot_for_the_minimum_hold_time(start_s: float) -> None:
     """The minimum hold time is a minute, and twenty times the process start-up."""
     runs = [Claim(ref=ref(name), sub_epoch_s=5.0, start_s=start_s) for name in NAMES]
-    made = floor(4, *runs)
-    made.until(2000.0)
+    shared_floor = floor(4, *runs)
+    shared_floor.until(2000.0)
     latest: dict[DeviceSlot, float] = {}
-    for time, slot, _ in made.changes:
+    for time, slot, _ in shared_floor.changes:
         assert time - latest.get(slot, -1000.0) >= max(60.0, 20 * start_s)
         latest[slot] = time
-    assert {experiment for _, _, experiment in made.changes} == set(NAMES)
+    assert {experiment for _, _, experiment in shared_floor.changes} == set(NAMES)
 
 
 def test_a_short_run_does_not_wait_for_the_end_of_a_hold() -> None:
     """It gets the next slot that becomes free; the holder returns at once with a longer hold time."""
-    made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
-    asked = {"first": 12.0, "second": 20.0, "third": 300.0}
-    for name, time in asked.items():
-        made.enters(time, Claim(ref=ref(name), sub_epoch_s=1.0, most=1))
-    made.until(400.0)
-    assert [experiment for _, _, experiment in made.changes] == [
+    shared_floor = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
+    requests = {"first": 12.0, "second": 20.0, "third": 300.0}
+    for name, time in requests.items():
+        shared_floor.enters(time, Claim(ref=ref(name), sub_epoch_s=1.0, most=1))
+    shared_floor.until(400.0)
+    assert [experiment for _, _, experiment in shared_floor.changes] == [
         "long", "first", "long", "second", "long", "third", "long",
     ]  # fmt: skip
-    waited = {name: made.begun[ref(name)] - time for name, time in asked.items()}
+    waited = {name: shared_floor.begun[ref(name)] - time for name, time in requests.items()}
     assert waited == {"first": 3.0, "second": 116.0, "third": pytest.approx(2.5, abs=2.5)}
 
 
@@ -301,16 +305,16 @@ def test_a_run_knows_how_long_its_slots_are_withheld() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    asked=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
+    requests=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
     sub_epochs=st.lists(st.floats(4, 40), min_size=1, max_size=3),
     slots=st.integers(1, 2),
     start_s=st.sampled_from([0.0, 5.0]),
 )
 def test_a_slot_changes_hands_at_most_once_per_hold_time(
-    asked: list[tuple[float, float, int]], sub_epochs: list[float], slots: int, start_s: float
+    requests: list[tuple[float, float, int]], sub_epochs: list[float], slots: int, start_s: float
 ) -> None:
     """Small runs can take a wanted slot once per hold time, plus once. No run starves."""
-    made = floor(
+    shared_floor = floor(
         slots,
         *(
             Claim(ref=ref(name), sub_epoch_s=u, start_s=start_s)
@@ -318,15 +322,15 @@ def test_a_slot_changes_hands_at_most_once_per_hold_time(
         ),
     )
     time = 0.0
-    for number, (pause, sub_epoch_s, most) in enumerate(asked):
+    for number, (pause, sub_epoch_s, most) in enumerate(requests):
         time += pause
-        made.enters(
+        shared_floor.enters(
             time, Claim(ref=ref(f"short-{number}"), sub_epoch_s=sub_epoch_s, most=most, start_s=start_s)
         )
-    made.until(time + 1000.0)
+    shared_floor.until(time + 1000.0)
     stay = max(60.0, 20 * start_s)
-    for taken in made.taken.values():
+    for taken in shared_floor.taken.values():
         for first, begin in enumerate(taken):
             for count, end in enumerate(taken[first:]):
                 assert count <= (end - begin) / stay + 1
-    assert not any(name.startswith("short") for name, _ in made.runs)
+    assert not any(name.startswith("short") for name, _ in shared_floor.runs)

@@ -24,7 +24,7 @@ from tests.controller.test_workers_change import at_speed, remade
 SUB_EPOCH_S, ETL_S = 60.0, 5.0
 
 
-def asked(goal: Goal, models: int = 8, epochs: int = 4) -> FitRequest:
+def goal_request(goal: Goal, models: int = 8, epochs: int = 4) -> FitRequest:
     return request(models, epochs).model_copy(update={"goal": goal})
 
 
@@ -46,7 +46,7 @@ def simulated(
         **scenario,
     )
     autoscaler = Autoscaler(process or InlinePlanner(), rules)
-    simulation = Simulation(scene, asked(goal), plan(8, workers), autoscaler=autoscaler)
+    simulation = Simulation(scene, goal_request(goal), plan(8, workers), autoscaler=autoscaler)
     if steps is None:
         simulation.run()
     else:
@@ -69,14 +69,14 @@ def forecasts(simulation: Simulation) -> list[ForecastMade]:
 def test_forecasts_of_the_end_are_reported_and_accurate(finished: Simulation) -> None:
     """At most six events, because unchanged forecasts are not repeated. The first forecast assumes noise that
     is absent."""
-    told = forecasts(finished)
-    assert 1 <= len(told) <= 6
-    for each in told:
+    forecast_events = forecasts(finished)
+    assert 1 <= len(forecast_events) <= 6
+    for each in forecast_events:
         assert each.time + each.end.p50_s == pytest.approx(
-            finished.now, rel=0.05 if each is not told[0] else 0.08
+            finished.now, rel=0.05 if each is not forecast_events[0] else 0.08
         )
     run = fold(EXPERIMENT, finished.log).runs["fit-1"]
-    assert run.scheduling.forecasts == told
+    assert run.scheduling.forecasts == forecast_events
     (line,) = forecast_lines(run, finished.now)
     assert line.startswith("forecast: was to end at")
     assert "; it ended at " in line
@@ -119,7 +119,7 @@ def test_a_spent_budget_pauses_the_run_once() -> None:
             has_pods=True,
             lease_s=30,
         ),
-        asked(Goal(worker_hours=hours)),
+        goal_request(Goal(worker_hours=hours)),
         plan(8, 4),
     )
     with pytest.raises(RuntimeError, match="no end"):
@@ -164,13 +164,13 @@ def half_way(workers: int = 4) -> Simulation:
         has_pods=True,
         lease_s=30,
     )
-    simulation = Simulation(scene, asked(Goal(finish_by=20_000.0), epochs=20), plan(8, workers))
+    simulation = Simulation(scene, goal_request(Goal(finish_by=20_000.0), epochs=20), plan(8, workers))
     with pytest.raises(RuntimeError, match="no end"):
         simulation.run(limit=400)
     return simulation
 
 
-def look(
+def next_forecast(
     simulation: Simulation,
     autoscaler: Autoscaler,
     size_history: SizeHistory = SizeHistory(),  # noqa: B008
@@ -185,18 +185,20 @@ def test_more_workers_are_requested_if_the_run_would_be_late() -> None:
     """The autoscaler needs permission, no recent user choice, and a cluster manager."""
     simulation = half_way()
     ends = {4: 40_000.0, 8: 15_000.0}
-    made = look(simulation, Autoscaler(Answering(ends), ACTING))
-    assert made is not None
-    assert (made.workers, made.advised, made.asked_for) == (4, 8, 8)
+    actions = next_forecast(simulation, Autoscaler(Answering(ends), ACTING))
+    assert actions is not None
+    assert (actions.workers, actions.advised, actions.asked_for) == (4, 8, 8)
     for rules in (
         Rules(most=8, can_act=True),
         replace(ACTING, can_act=False),
         replace(ACTING, most=0),
     ):
-        advised = look(simulation, Autoscaler(Answering(ends), rules))
+        advised = next_forecast(simulation, Autoscaler(Answering(ends), rules))
         assert advised is not None
         assert (advised.advised, advised.asked_for) == (8, None)
-    held = look(simulation, Autoscaler(Answering(ends), ACTING), SizeHistory(chosen_at=simulation.now))
+    held = next_forecast(
+        simulation, Autoscaler(Answering(ends), ACTING), SizeHistory(chosen_at=simulation.now)
+    )
     assert held is not None
     assert (held.advised, held.asked_for) == (8, None)
 
@@ -206,17 +208,17 @@ def test_a_brief_worker_loss_keeps_the_forecast() -> None:
     """It will return with its partition, so the forecast keeps the number of workers and nearly the same finish."""
     calm = forecasts(simulated())
     gap = WorkerOutage(worker="worker-3", start=calm[0].time - 3.0, length=60.0)
-    gone = forecasts(simulated(outages=[gap], rules=Rules(join_s=60.0)))
-    told = next(each for each in gone if each.time < gap.start + gap.length)
-    assert told.workers == 4
-    assert told.time + told.end.p50_s == pytest.approx(calm[0].time + calm[0].end.p50_s, rel=0.1)
+    forecast_events = forecasts(simulated(outages=[gap], rules=Rules(join_s=60.0)))
+    forecast = next(each for each in forecast_events if each.time < gap.start + gap.length)
+    assert forecast.workers == 4
+    assert forecast.time + forecast.end.p50_s == pytest.approx(calm[0].time + calm[0].end.p50_s, rel=0.1)
 
 
 def test_workers_leave_only_after_others_have_their_partitions() -> None:
     """Remaining workers first make replicas during training; then the autoscaler requests the smaller size."""
     simulation = half_way()
     autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)
-    assert look(simulation, autoscaler) is None
+    assert next_forecast(simulation, autoscaler) is None
     released = autoscaler.released(simulation.core.state)
     assert {each.worker for each in released} == {"worker-2", "worker-3", "worker-2-etl", "worker-3-etl"}
     before = Simulation.snapshot
@@ -228,9 +230,9 @@ def test_workers_leave_only_after_others_have_their_partitions() -> None:
         patch.setattr(Simulation, "snapshot", snapshot)
         with pytest.raises(RuntimeError, match="no end"):
             simulation.run(limit=60, is_begun=True)
-    made = remade(simulation.log)
-    assert {partition for partition, _ in made} == {"p2", "p3"}
-    assert {worker for _, worker in made} <= {"worker-0-etl", "worker-1-etl"}
+    rebuilt_events = remade(simulation.log)
+    assert {partition for partition, _ in rebuilt_events} == {"p2", "p3"}
+    assert {worker for _, worker in rebuilt_events} <= {"worker-0-etl", "worker-1-etl"}
     asked_for = autoscaler.update(simulation.core, simulation.now, SizeHistory)
     assert asked_for is not None
     assert asked_for.asked_for == 2

@@ -58,9 +58,9 @@ def test_the_cheapest_size_that_meets_the_goal_is_chosen(goal: Goal, chosen: Cho
 
 def test_a_late_run_at_most_doubles_its_workers() -> None:
     """A later request adds the others."""
-    asked = situation(Goal(finish_by=NOW + 1.7 * HOUR))
-    assert choose(asked).workers == 16
-    assert size_to_request(asked, choose(asked)) == 8
+    run_situation = situation(Goal(finish_by=NOW + 1.7 * HOUR))
+    assert choose(run_situation).workers == 16
+    assert size_to_request(run_situation, choose(run_situation)) == 8
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_no_size_is_requested_soon_after_a_change(others: dict[str, Any]) -> Non
     """Not within five minutes of a change, within an hour of a user's choice, or while workers start."""
     goal = Goal(finish_by=NOW + 2.5 * HOUR)
     assert size_to_request(situation(goal), choose(situation(goal))) == 8
-    asked = situation(goal, **others)
-    assert size_to_request(asked, choose(asked)) is None
+    run_situation = situation(goal, **others)
+    assert size_to_request(run_situation, choose(run_situation)) is None
 
 
 def test_requested_workers_are_not_released_within_an_hour() -> None:
@@ -116,7 +116,7 @@ def test_any_history_keeps_the_bounds(  # type: ignore[no-untyped-def]
 ) -> None:
     """For any input: within the limits, at most doubled, at least half, and only simulated sizes."""
     goal = Goal(finish_by=finish_by, worker_hours=hours, workers=bounds)
-    asked = Situation(
+    situation = Situation(
         now=1e6,
         workers=workers,
         ends={count: Ends(min(pair), max(pair)) for count, pair in ends.items()},
@@ -128,16 +128,16 @@ def test_any_history_keeps_the_bounds(  # type: ignore[no-untyped-def]
         changed_at=1e6 - before[0],
         chosen_at=1e6 - before[1],
     )
-    choice = choose(asked)
-    least, highest = asked.bounds
+    choice = choose(situation)
+    least, highest = situation.bounds
     assert 1 <= least <= highest <= most
     assert least <= choice.workers <= highest
-    wanted = size_to_request(asked, choice)
-    if wanted is not None:
-        assert wanted in asked.ends
-        assert least <= wanted <= highest
-        assert wanted != workers
-        assert wanted <= max(2 * workers, least)
-        assert wanted >= min(math.ceil(workers / 2), highest)
+    requested_size = size_to_request(situation, choice)
+    if requested_size is not None:
+        assert requested_size in situation.ends
+        assert least <= requested_size <= highest
+        assert requested_size != workers
+        assert requested_size <= max(2 * workers, least)
+        assert requested_size >= min(math.ceil(workers / 2), highest)
         assert before[0] >= EVERY_S
         assert before[1] >= HOLD_S

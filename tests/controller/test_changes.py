@@ -31,7 +31,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
-from tests.controller.searches import ask, fit_of, simulation
+from tests.controller.searches import fit_of, request_at, simulation
 from tests.controller.side_by_side import neighbour
 
 
@@ -50,15 +50,15 @@ def check(run: Run) -> None:
     for model in run.models.values():
         for sub_epoch in range(model.lineage.sub_epochs, len(model.sub_epochs)):
             completed, terms = model.sub_epochs[sub_epoch], model.config_of(sub_epoch)
-            told = dict(zip(completed.returned.names, completed.returned.values, strict=True))
-            assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
+            metrics = dict(zip(completed.returned.names, completed.returned.values, strict=True))
+            assert (metrics["lr"], metrics["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
 
 
 def changed(model: str, lr: float) -> ModelChanged:
     return ModelChanged(run="fit-1", model=model, hyperparams={"lr": lr}, by="ada")
 
 
-def made(models: int = 4, **scenario: Any) -> Simulation:
+def simulated_fit(models: int = 4, **scenario: Any) -> Simulation:
     """A fit of three epochs on three workers."""
     listed = tuple({"lr": float(number), "batch_size": 1} for number in range(models))
     return simulation(None, epochs=3, models=listed, metrics=given_values, **scenario)
@@ -66,10 +66,10 @@ def made(models: int = 4, **scenario: Any) -> Simulation:
 
 def test_a_queued_sub_epoch_of_a_changed_model_is_revoked() -> None:
     """No later sub-epoch has the old value, and the run finishes normally."""
-    fit, at = made(), {}
+    fit, at = simulated_fit(), {}
     for number in range(4):
         at[f"m{number:02}"] = time = 4.3 + number
-        ask(fit, time, changed(f"m{number:02}", 10.0 + number))
+        request_at(fit, time, changed(f"m{number:02}", 10.0 + number))
     run = fit_of(fit)
     assert run.state is RunState.FINISHED
     check(run)
@@ -84,8 +84,8 @@ def test_a_queued_sub_epoch_of_a_changed_model_is_revoked() -> None:
 
 def test_a_model_of_high_priority_goes_first() -> None:
     """The last of nine models finishes first."""
-    fit = made(models=9)
-    ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
+    fit = simulated_fit(models=9)
+    request_at(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
     ends = {model.id: model.sub_epochs[-1].ended for model in run.models.values()}
     first, second, *_ = sorted(ends, key=lambda name: ends[name])
@@ -96,8 +96,8 @@ def test_a_model_of_high_priority_goes_first() -> None:
 def test_a_queued_sub_epoch_is_revoked_for_a_higher_priority() -> None:
     """Workers already have a queued sub-epoch, but the model is in the next round, and in each later one.
     Revoked sub-epochs run later."""
-    fit = made(models=9)
-    ask(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
+    fit = simulated_fit(models=9)
+    request_at(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
     assert run.models["m08"].sub_epochs[0].started == 1.0
     reasons = [event.reason for event in fit.log if isinstance(event, TaskRevoked)]
@@ -131,7 +131,7 @@ def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
     """This holds for any policy and any changes, once sub-epoch times are known. Only an interrupted
     sub-epoch goes first, and its model waits for it. The run finishes, so revocations cannot repeat
     forever."""
-    fit = made(
+    fit = simulated_fit(
         models=7,
         lease_s=0.5,
         sub_epoch_time=lambda _body, _worker: times.uniform(1.0, 1.4),
@@ -140,7 +140,7 @@ def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
     )
     fit.store.append(EXPERIMENT, SchedulerChanged(run="fit-1", scheduler=policy, planner=False))
     for number, priority, at in changes:
-        ask(fit, at, PriorityChanged(run="fit-1", model=f"m{number:02}", priority=priority))
+        request_at(fit, at, PriorityChanged(run="fit-1", model=f"m{number:02}", priority=priority))
     fit_of(fit)
     state, idle_since, is_known = ExperimentState(name=EXPERIMENT), dict[str, float](), dict[str, bool]()
     for event in fit.log:
@@ -171,7 +171,7 @@ def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
 @given(data=st.data())
 def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) -> None:
     """Users change values while workers leave and the controller crashes."""
-    fit = made(
+    fit = simulated_fit(
         outages=[WorkerOutage(worker="worker-0", start=data.draw(st.floats(1, 15)), length=5.0)],
         crash_before=data.draw(st.frozensets(st.integers(0, 80), max_size=3)),
     )
@@ -186,7 +186,7 @@ def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) 
             ModelExtended(run="fit-1", model=name, epochs=epochs, by="ada"),
             ModelsAdded(run="fit-1", models=(new,), by="ada"),
         ]
-        ask(fit, data.draw(st.floats(0.5, 25)), data.draw(st.sampled_from(events)))
+        request_at(fit, data.draw(st.floats(0.5, 25)), data.draw(st.sampled_from(events)))
     run = fit_of(fit)
     assert run.state is RunState.FINISHED
     check(run)
@@ -201,13 +201,13 @@ def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) 
 def test_no_task_is_revoked_for_a_model_that_must_run_alone() -> None:
     """After an out-of-memory failure it runs alone, so a queue does not help it."""
     failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
-    fit = made(
+    fit = simulated_fit(
         models=9,
         outcome=lambda body, attempt, _worker: (
             failure if isinstance(body, TrainTask) and body.model == "m08" and attempt == 1 else None
         ),
     )
-    ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
+    request_at(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
     assert run.state is RunState.FINISHED
     failed = [event.time for event in fit.log if isinstance(event, TaskFailed)]

@@ -68,16 +68,16 @@ def test_a_models_priority_does_not_change_the_claim_of_its_run(
         run = core.state.runs["fit-1"]
         return claims.claim(core.state, run, core.fit_of(run), 10.0)
 
-    def tell(**of: Any) -> None:
+    def change_priority(**of: Any) -> None:
         core.apply(PriorityChanged(run="fit-1", seq=core.state.seq + 1, **of))
 
     before = claimed()
     for number, priority in enumerate(priorities):
-        tell(model=f"m{number:02}", priority=priority)
+        change_priority(model=f"m{number:02}", priority=priority)
     assert core.fit is not None
     assert core.fit.dispatch_state.priority == priorities
     assert claimed() == before
-    tell(priority=of_run)
+    change_priority(priority=of_run)
     assert claimed() == replace(before, weight=4.0**of_run)
 
 

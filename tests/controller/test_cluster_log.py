@@ -59,7 +59,7 @@ REMOVED = "it was removed and is no longer registered"
 
 
 @pytest.mark.parametrize(
-    ("known", "seen", "ending", "busy", "told"),
+    ("known", "worker_view", "ending", "busy", "events"),
     [
         pytest.param([], HERE, (), (), [joined()], id="a new one"),
         pytest.param([], HERE, (), ("w0",), [joined()], id="the first ever, with tasks of before"),
@@ -117,16 +117,16 @@ REMOVED = "it was removed and is no longer registered"
 )
 def test_changes_of_a_worker_become_cluster_events(
     known: Sequence[ClusterEvent],
-    seen: WorkerView | None,
+    worker_view: WorkerView | None,
     ending: Sequence[tuple[str, str]],
     busy: Sequence[str],
-    told: Sequence[ClusterEvent],
+    events: Sequence[ClusterEvent],
 ) -> None:
     """The log and the snapshot decide. Experiments release tasks before a worker is replaced or removed."""
     state = cluster(*known)
-    snapshot = ClusterSnapshot(workers={"w0": seen} if seen else {})
-    assert decide(state, snapshot, ending=ending, busy=busy) == told
-    for event in told:
+    snapshot = ClusterSnapshot(workers={"w0": worker_view} if worker_view else {})
+    assert decide(state, snapshot, ending=ending, busy=busy) == events
+    for event in events:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
     assert decide(state, snapshot, ending=ending, busy=busy) == []
 

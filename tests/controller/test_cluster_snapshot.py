@@ -98,8 +98,8 @@ def test_an_announced_shutdown_makes_a_worker_absent(
     given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit]
 ) -> None:
     """The announcement counts, but a cluster manager may know more."""
-    told = status(pod=REF).model_copy(update={"leaving": SIGTERM.reason})
-    found = worker_view(told, given, silent_s=silent_s, lease_s=LEASE_S)
+    worker_status = status(pod=REF).model_copy(update={"leaving": SIGTERM.reason})
+    found = worker_view(worker_status, given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == Absence(how=expected[0], exit=expected[1])
 
 
@@ -156,8 +156,8 @@ def test_the_share_of_the_data_follows_the_training_devices(devices: int, gpus: 
         update={"record": trainer.record.model_copy(update={"worker": "w-0", "kinds": ("train",)})}
     )
     known = trained_on([maker, trainer])
-    seen = worker_view(maker, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S, devices=known)
-    assert seen.weight == weight
+    maker_view = worker_view(maker, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S, devices=known)
+    assert maker_view.weight == weight
     view = worker_view(trainer, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S, devices=known)
     assert view.devices == max(1, devices)
     assert not devices or view.weight == 1.0, "a worker that trains counts its devices itself"

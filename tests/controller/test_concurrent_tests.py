@@ -51,7 +51,7 @@ def prediction(
 ) -> Neighbour:
     """Request a prediction with these models at that epoch, in `parts` tasks each."""
     names = [f"m{model:02}" for model in models]
-    made = EvaluatePlan(
+    evaluate_plan = EvaluatePlan(
         kind="predict",
         dataset=DATASET,
         fit=fit,
@@ -61,7 +61,7 @@ def prediction(
     return Neighbour(
         name=EXPERIMENT,
         request=EvaluateRequest(kind="predict", fit=fit, models=tuple(names), split="predict"),
-        plan=RunStarted(run=f"predict-{number}", plan=made),
+        plan=RunStarted(run=f"predict-{number}", plan=evaluate_plan),
         at=at,
     )
 
@@ -103,7 +103,9 @@ def assert_read_when_finished(simulation: Simulation) -> None:
 @settings(deadline=None, max_examples=40)
 @given(
     shapes=st.tuples(st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2)),
-    asked=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 60), st.booleans()), min_size=1, max_size=3),
+    evaluations=st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0, 60), st.booleans()), min_size=1, max_size=3
+    ),
     at=st.floats(0, 40),
     outages=st.lists(
         st.tuples(st.integers(0, WORKERS - 1), st.floats(0.1, 40), st.floats(0.1, 30)),
@@ -120,7 +122,7 @@ def assert_read_when_finished(simulation: Simulation) -> None:
     times=st.randoms(use_true_random=False),
 )
 def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-untyped-def]
-    shapes, asked, at, outages, faults, crashes, devices, times
+    shapes, evaluations, at, outages, faults, crashes, devices, times
 ) -> None:
     """With any request times, worker losses and controller crashes, each task is committed exactly once and
     predictions read only final models."""
@@ -129,7 +131,7 @@ def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-
     scenario.crash_before = crashes
     read = [
         prediction(number, [model % models, *([(model + 1) % models] if both else [])], epochs, at=when)
-        for number, (model, when, both) in enumerate(asked, start=1)
+        for number, (model, when, both) in enumerate(evaluations, start=1)
     ]
     simulation = Simulation(
         scenario,
@@ -152,16 +154,16 @@ def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-
 
 def beside(scenario: Scenario, *neighbours: Neighbour, models: int = 4, epochs: int = 4) -> Simulation:
     """A short fit, then a second fit with concurrent runs."""
-    asked = (second_fit(models, epochs, at=10.0), *neighbours)
-    return Simulation(scenario, request(2, 1), plan(2, WORKERS), neighbours=asked)
+    neighbour_runs = (second_fit(models, epochs, at=10.0), *neighbours)
+    return Simulation(scenario, request(2, 1), plan(2, WORKERS), neighbours=neighbour_runs)
 
 
 def steady(**changes: object) -> Scenario:
     """Each task takes two seconds."""
-    made = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
+    scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(scenario, name, value)
+    return scenario
 
 
 def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
@@ -287,14 +289,14 @@ def test_two_runs_do_not_rebuild_a_partition_at_the_same_time() -> None:
     story.epoch(1)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
-    asked = EvaluateRequest(kind="predict", fit="fit-1", models=("m00",), split="train")
-    made = EvaluatePlan(
+    evaluate_request = EvaluateRequest(kind="predict", fit="fit-1", models=("m00",), split="train")
+    evaluate_plan = EvaluatePlan(
         kind="predict", dataset=STORY, fit="fit-1", models={"m00": 1}, partitions=dict.fromkeys(range(2), 1)
     )
     again = EtlRequest(code=SHA, code_fingerprint=SHA)
     story.tell(
-        RunRequested(run="predict-1", request=asked),
-        RunStarted(run="predict-1", plan=made),
+        RunRequested(run="predict-1", request=evaluate_request),
+        RunStarted(run="predict-1", plan=evaluate_plan),
         RunRequested(run="etl-2", request=again),
         RunStarted(run="etl-2", plan=etl_plan(2, {"train": 10, "valid": 4})),
     )

@@ -237,9 +237,9 @@ def test_a_failure_cause_of_many_models_is_reported_once() -> None:
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
         model = getattr(body, "model", "")
-        told = "KeyError: 'x'\nand more" if model in ("m03", "m05") else "ValueError: boom"
+        message = "KeyError: 'x'\nand more" if model in ("m03", "m05") else "ValueError: boom"
         frames = 'Traceback (most recent call last):\n  File "spec.py", line 3, in train\n'
-        return Failure(kind=FailureKind.USER_ERROR, message=told, traceback=f"{frames}{told}\n")
+        return Failure(kind=FailureKind.USER_ERROR, message=message, traceback=f"{frames}{message}\n")
 
     simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=9, partitions=2)
     error = fold(EXPERIMENT, simulation.log).runs["fit-1"].failures.error
@@ -267,11 +267,11 @@ def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) 
 
 def test_a_corrupt_checkpoint_reopens_the_previous_sub_epoch() -> None:
     """The next sub-epoch reports the damage; a new attempt replaces the file."""
-    told: list[int] = []
+    messages: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == "m00" and getattr(body, "sub_epoch", 0) == 2 and not told:
-            told.append(attempt)
+        if getattr(body, "model", "") == "m00" and getattr(body, "sub_epoch", 0) == 2 and not messages:
+            messages.append(attempt)
             return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
         return None
 
@@ -285,11 +285,11 @@ def test_a_corrupt_checkpoint_reopens_the_previous_sub_epoch() -> None:
 
 def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
     """The run shows the reason and continues automatically."""
-    told: list[int] = []
+    messages: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if not told:
-            told.append(attempt)
+        if not messages:
+            messages.append(attempt)
             return Failure(kind=FailureKind.STORAGE_FULL, message="no room", needs_bytes=1000)
         return None
 

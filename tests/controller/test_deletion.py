@@ -119,26 +119,26 @@ def test_deletion_removes_the_files_of_one_experiment_only(
 
 def test_the_store_is_queried_rarely_during_a_removal(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop with running sub-epochs calls `reconcile` many times a second."""
-    may_end, asked, deleting = threading.Event(), [], ward.store.deleting
+    may_end, requests, deleting = threading.Event(), [], ward.store.deleting
     monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
     ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
+    remover = ward.controller()
     now = time.monotonic()
     set_monotonic(monkeypatch, lambda: now, trash, deletion)
 
     def counted() -> tuple[str, ...]:
-        asked.append(now)
+        requests.append(now)
         return deleting()
 
     monkeypatch.setattr(ward.store, "deleting", counted)
     for seconds in range(3):
         now += seconds
         for _ in range(10):
-            made.reconcile(ward.term)
+            remover.reconcile(ward.term)
     # Once to delete, once to find nothing, and once a second while the thread works.
-    assert len(asked) == 4
+    assert len(requests) == 4
     may_end.set()
-    made.removal.thread.join()
+    remover.removal.thread.join()
 
 
 class Killed(BaseException):
@@ -171,10 +171,10 @@ def test_an_interrupted_deletion_is_finished(
         patch.setattr(Path, "rename", or_die(Path.rename))
         patch.setattr(ward.store, "delete_experiment", or_die(ward.store.delete_experiment))
         patch.setattr(trash, "empty", lambda trash: None)
-        made = ward.controller()
+        deletion = ward.controller()
         try:
             for _ in range(3):
-                made.reconcile(ward.term)
+                deletion.reconcile(ward.term)
         except Killed:
             pass
     finish(ward.controller(), ward, monkeypatch)
@@ -189,11 +189,11 @@ def test_a_new_experiment_with_the_same_name_keeps_its_files(
 ) -> None:
     """The user creates it while the old files are still in removal."""
     ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
+    deletion = ward.controller()
     with monkeypatch.context() as patch:
         patch.setattr(trash, "empty", lambda trash: None)
         for _ in range(3):
-            made.reconcile(ward.term)
+            deletion.reconcile(ward.term)
     ward.make("one")
     assert ward.trash()
     finish(ward.controller(), ward, monkeypatch)
@@ -203,10 +203,10 @@ def test_a_new_experiment_with_the_same_name_keeps_its_files(
 def test_a_controller_that_lost_leadership_deletes_nothing(ward: Ward) -> None:
     """It does not move files either, and the loop learns of the new leader."""
     ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
+    deletion = ward.controller()
     ward.is_taken_over()
     with pytest.raises(ConflictError, match="term"):
-        made.reconcile(ward.term)
+        deletion.reconcile(ward.term)
     assert ward.left("one") == ward.files("one")
     assert ward.store.deleting() == ("one",)
 
@@ -216,7 +216,7 @@ def test_an_experiment_recreated_under_another_leader_stays(
 ) -> None:
     """The other leader deleted the experiment and a user reused the name; then this controller led again."""
     ward.store.append("one", DeletionRequested(by="ann"))
-    made, deleting = ward.controller(), ward.store.deleting
+    deletion, deleting = ward.controller(), ward.store.deleting
     listed: list[tuple[str, ...]] = []
 
     def slow() -> tuple[str, ...]:
@@ -233,15 +233,15 @@ def test_an_experiment_recreated_under_another_leader_stays(
 
     monkeypatch.setattr(ward.store, "deleting", slow)
     with pytest.raises(ConflictError, match="term"):
-        made.reconcile(ward.term)
+        deletion.reconcile(ward.term)
     assert ward.left("one") == ward.files("one")
 
 
 def test_a_data_set_in_use_under_another_leader_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of unused data sets may be outdated."""
     ward.store.append("one", DeletionRequested(by="ann"))
-    made, reclaim = ward.controller(), ward.store.reclaim
-    made.reconcile(ward.term)
+    deletion, reclaim = ward.controller(), ward.store.reclaim
+    deletion.reconcile(ward.term)
 
     def slow() -> Reclaim:
         found = reclaim()
@@ -250,19 +250,19 @@ def test_a_data_set_in_use_under_another_leader_stays(ward: Ward, monkeypatch: p
 
     monkeypatch.setattr(ward.store, "reclaim", slow)
     with pytest.raises(ConflictError, match="term"):
-        made.reconcile(ward.term)
+        deletion.reconcile(ward.term)
     assert ward.volumes.metadata("one-d", "train", 0).exists()
 
 
 def test_deletion_retries_an_unwritable_volume(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work continues, and the experiment is still shown as being deleted."""
     ward.store.append("one", DeletionRequested(by="ann"))
-    made = ward.controller()
+    deletion = ward.controller()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", _refuse)
-        made.reconcile(ward.term)
+        deletion.reconcile(ward.term)
     assert ward.store.deleting() == ("one",)
-    finish(made, ward, monkeypatch)
+    finish(deletion, ward, monkeypatch)
     assert ward.left("one") == []
 
 

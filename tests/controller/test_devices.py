@@ -130,8 +130,10 @@ def test_a_partition_is_rebuilt_during_training() -> None:
     )
     simulation = Simulation(scenario, request(6, 1), plan(6, 2))
     simulation.run()
-    made = [e for e in simulation.log if isinstance(e, TaskAssigned) and e.task.startswith("fit-1/etl")]
-    assert [(event.worker, event.devices) for event in made] == [("worker-0-etl", ())]
+    assignments = [
+        e for e in simulation.log if isinstance(e, TaskAssigned) and e.task.startswith("fit-1/etl")
+    ]
+    assert [(event.worker, event.devices) for event in assignments] == [("worker-0-etl", ())]
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
@@ -170,10 +172,10 @@ def test_planner_and_validator_know_the_devices(shape, counts, times) -> None:  
     core = Core(simulation.store.experiment(EXPERIMENT))
     for event in simulation.log:
         core.apply(event)
-        if core.fit is not None and (asked := planner_query(core.fit)) is not None:
-            assert asked.problem.gpus == tuple(counts[:workers])
-            assert from_json(to_json(asked.problem)).gpus == asked.problem.gpus
+        if core.fit is not None and (query := planner_query(core.fit)) is not None:
+            assert query.problem.gpus == tuple(counts[:workers])
+            assert from_json(to_json(query.problem)).gpus == query.problem.gpus
             busy = core.state.runs["fit-1"].tasks.open.values()
-            for name, ready in zip(asked.workers, asked.problem.gpu_ready, strict=True):
+            for name, ready in zip(query.workers, query.problem.gpu_ready, strict=True):
                 # A queued task is expected on the device that becomes free first.
                 assert sum(map(bool, ready)) <= sum(task.worker == name for task in busy)

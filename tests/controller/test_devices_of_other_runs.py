@@ -30,7 +30,7 @@ _NEW_S = 1.0
 Spans = dict[tuple[str, int], list[tuple[float, float]]]
 
 
-def had(run: Run) -> Spans:
+def own_spans(run: Run) -> Spans:
     """Return the run's own use of each device, in order."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for each in busy(run, run.clock.ended):
@@ -40,7 +40,7 @@ def had(run: Run) -> Spans:
     return {place: sorted(spans) for place, spans in found.items()}
 
 
-def told(run: Run) -> Spans:
+def recorded_spans(run: Run) -> Spans:
     """Return the recorded use by other runs."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for spans in run.device_time.taken.values():
@@ -67,9 +67,9 @@ def test_the_log_records_exactly_the_use_by_other_runs(fits: Fits) -> None:
         theirs: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
         for other, (_, each) in runs.items():
             if other != name:
-                for place, spans in had(each).items():
+                for place, spans in own_spans(each).items():
                     theirs[place] += spans
-        mine, noted = had(run), told(run)
+        mine, noted = own_spans(run), recorded_spans(run)
         for place, spans in noted.items():
             assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
             for since, until in spans:
@@ -141,10 +141,10 @@ def test_a_run_is_reported_once_with_slow_writes(event: ControllerEvent | str) -
     beside = api.Dequeue(run="fit-9")
     taken_time, cores = TakenTime(), [core_of(story), core_of(other, "two")]
     open_runs = [(core, core.state.runs["fit-1"]) for core in cores]
-    now, asked, written = story.time + 30.0, 0, list[Step]()
+    now, num_requests, written = story.time + 30.0, 0, list[Step]()
     while judged not in written:
-        asked += 1
-        assert asked <= 2
+        num_requests += 1
+        assert num_requests <= 2
         story.time = now
         for core, steps in taken_time.noted(cores[0], story.run, [judged, beside], open_runs, now):
             if core is cores[0]:

@@ -49,8 +49,8 @@ def trainer_quarantined(is_on: bool) -> HealthAnswer:
 
 
 def under_check(is_on: bool) -> HealthAnswer:
-    asked = NOW if is_on else NOW - CHECK_TIMEOUT_S
-    check = WorkerCheck(requested=asked, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
+    requested_at = NOW if is_on else NOW - CHECK_TIMEOUT_S
+    check = WorkerCheck(requested=requested_at, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
     return HealthAnswer(workers={"worker-0": WorkerHealth(check=check)})
 
 

@@ -40,9 +40,9 @@ def at_one(failure: Failure, bad: str = "worker-1") -> Outcome:
 
 
 def simulate(scenario: Scenario) -> Simulation:
-    made = Simulation(scenario, request(3, 2), plan(3, 2))
-    made.run(limit=20_000)
-    return made
+    simulation = Simulation(scenario, request(3, 2), plan(3, 2))
+    simulation.run(limit=20_000)
+    return simulation
 
 
 def failures(simulation: Simulation) -> list[TaskFailed]:
@@ -111,9 +111,9 @@ def preprocessing(*, fits: bool = False) -> Story:
     story = Story(workers=0)
     for number in range(2):
         story.tell(joined(number, partitions=()))
-    asked = EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits, failure_rules=(RULE,))
+    etl_request = EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits, failure_rules=(RULE,))
     story.tell(
-        RunRequested(run="etl-1", request=asked),
+        RunRequested(run="etl-1", request=etl_request),
         RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
     )
     return story
@@ -128,7 +128,7 @@ def fail_partition(story: Story, kind: FailureKind, action: Action, worker: int 
     )
 
 
-def given(story: Story) -> dict[str, Assign]:
+def assignments(story: Story) -> dict[str, Assign]:
     core = core_of(story)
     steps = core.decide(all_here(story), core.state.runs["etl-1"])
     return {step.task: step for step in steps if isinstance(step, Assign)}
@@ -139,9 +139,9 @@ def test_a_rule_moves_preprocessing_to_another_worker(kind: FailureKind) -> None
     """The plan's worker and the final error are overridden until all attempts are used."""
     story = preprocessing()
     fail_partition(story, kind, "retry_elsewhere")
-    assert given(story)[str(PARTITION)].worker == "worker-1"
+    assert assignments(story)[str(PARTITION)].worker == "worker-1"
     fail_partition(story, kind, "retry_elsewhere", worker=1)
-    assert str(PARTITION) in given(story)
+    assert str(PARTITION) in assignments(story)
     fail_partition(story, kind, "retry_elsewhere")
     fatal = story.state.runs["etl-1"].failures.fatal
     assert fatal is not None
@@ -170,7 +170,7 @@ def test_a_cluster_rule_quarantines_a_preprocessing_worker() -> None:
     fail_partition(story, FailureKind.DEVICE, "quarantine")
     task = story.state.runs["etl-1"].task(PARTITION)
     assert (task.failures, story.state.runs["etl-1"].failures.fatal) == (0, None)
-    assert given(story)[str(PARTITION)].worker == "worker-1"
+    assert assignments(story)[str(PARTITION)].worker == "worker-1"
     statuses = [WorkerStatus(record=worker("a", f"worker-{number}"), silent_s=0.0) for number in range(3)]
     (action,) = act(statuses, HealthAnswer(), evidence([ended(story.state)]), story.time)
     assert action == Quarantined(worker="worker-0", reason="[the rule] it failed")
@@ -179,6 +179,6 @@ def test_a_cluster_rule_quarantines_a_preprocessing_worker() -> None:
 @pytest.mark.parametrize("fits", [False, True])
 def test_preprocessing_tasks_have_the_rules_of_their_run(*, fits: bool) -> None:
     """The fitting task has them too."""
-    for step in given(preprocessing(fits=fits)).values():
+    for step in assignments(preprocessing(fits=fits)).values():
         assert isinstance(step.body, FittingTask if fits else EtlTask)
         assert step.body.rules == (RULE,)

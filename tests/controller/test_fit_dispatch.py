@@ -40,35 +40,40 @@ def told_step_by_step(simulation: Simulation) -> int:
         run = core.state.runs[core.fit.run]
         anew = FitDispatch.of(core.state, run)
         assert core.fit.retries.interrupted == anew.retries.interrupted
-        kept, made = core.fit.dispatch_state, anew.dispatch_state
+        kept, dispatch_state = core.fit.dispatch_state, anew.dispatch_state
         compared += 1
         assert reader.fit is not None
         assert reader.fit.dispatch_state.work.time == kept.work.time
         assert reader.fit.dispatch_state.work.fixed == kept.work.fixed
         assert reader.fit.times.load_s == core.fit.times.load_s
         anew.observe_holders(core.state)
-        assert made.priority_score == reader.fit.dispatch_state.priority_score == kept.priority_score
-        assert kept.holders.held == made.holders.held
+        assert (
+            dispatch_state.priority_score == reader.fit.dispatch_state.priority_score == kept.priority_score
+        )
+        assert kept.holders.held == dispatch_state.holders.held
         assert {m: p._replace(start=0.0) for m, p in kept.running.items()} == {
-            m: p._replace(start=0.0) for m, p in made.running.items()
+            m: p._replace(start=0.0) for m, p in dispatch_state.running.items()
         }
-        assert kept.free == made.free
+        assert kept.free == dispatch_state.free
         for index, model in enumerate(run.models.values()):
             assert (index in kept.running) == (model.busy is not None)
             if model.is_cut_short:
                 assert not kept.open[index] or model.busy
             elif not model.is_trained:
-                assert (kept.epoch[index], kept.open[index]) == (made.epoch[index], made.open[index])
+                assert (kept.epoch[index], kept.open[index]) == (
+                    dispatch_state.epoch[index],
+                    dispatch_state.open[index],
+                )
                 assert kept.epoch[index] == model.epoch
                 assert kept.open[index] == sum(1 << p for p in model.remaining)
         fresh = kept.copy()
         fresh.recount()
         assert kept.work.model_left == pytest.approx(fresh.work.model_left, rel=1e-6, abs=1e-9)
         assert kept.work.worker_left == pytest.approx(fresh.work.worker_left, rel=1e-6, abs=1e-9)
-        fresh = made.copy()
+        fresh = dispatch_state.copy()
         fresh.recount()
-        assert made.work.model_left == pytest.approx(fresh.work.model_left, rel=1e-6, abs=1e-9)
-        assert made.work.worker_left == pytest.approx(fresh.work.worker_left, rel=1e-6, abs=1e-9)
+        assert dispatch_state.work.model_left == pytest.approx(fresh.work.model_left, rel=1e-6, abs=1e-9)
+        assert dispatch_state.work.worker_left == pytest.approx(fresh.work.worker_left, rel=1e-6, abs=1e-9)
     return compared
 
 

@@ -30,14 +30,14 @@ def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
 @pytest.fixture
 def story() -> Story:
     """Two workers, and a run with `fit`."""
-    made = Story(workers=0)
+    story = Story(workers=0)
     for number in range(2):
-        made.tell(joined(number, partitions=()))
-    begun(made)
-    return made
+        story.tell(joined(number, partitions=()))
+    begun(story)
+    return story
 
 
-def given(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
+def assignments(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
     core = core_of(story)
     steps = core.decide(all_here(story), core.state.runs[run])
     return {step.task: step for step in steps if isinstance(step, api.Assign)}
@@ -45,13 +45,13 @@ def given(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
 
 def test_rows_wait_for_the_fitting_pass(story: Story) -> None:
     """One task reads the training split; all later tasks receive its result."""
-    (step,) = given(story).values()
+    (step,) = assignments(story).values()
     assert isinstance(step.body, FittingTask)
     assert (step.task, step.devices, step.body.partitions) == ("etl-1/fitting", (), (0, 1))
     story.start(FITTING, 0, ())
-    assert given(story) == {}
+    assert assignments(story) == {}
     story.commit(FITTING, 0, TaskResult(rows=20, fitted=FITTED))
-    bodies = [step.body for step in given(story).values()]
+    bodies = [step.body for step in assignments(story).values()]
     assert {type(body) for body in bodies} == {EtlTask}
     assert all(isinstance(body, EtlTask) and body.fitted == FITTED for body in bodies)
     for split, rows in (("train", 10), ("valid", 4)):
@@ -68,9 +68,9 @@ def test_rows_wait_for_the_fitting_pass(story: Story) -> None:
 
 def test_another_worker_repeats_an_interrupted_fitting_pass(story: Story) -> None:
     """The attempts write separate files."""
-    (first,) = given(story).values()
+    (first,) = assignments(story).values()
     story.fail(FITTING, 0, FailureKind.CRASH, "killed")
-    (second,) = given(story).values()
+    (second,) = assignments(story).values()
     assert (first.attempt, second.attempt) == (1, 2)
 
 
@@ -89,10 +89,10 @@ def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None
     """A later run uses an interrupted run's result, also if the spec has no `fit`."""
     story.do(FITTING, 0, TaskResult(fitted=fitted))
     assert all(
-        isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in given(story).values()
+        isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in assignments(story).values()
     )
     story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
     begun(story, "etl-2")
-    bodies = [step.body for step in given(story, "etl-2").values()]
+    bodies = [step.body for step in assignments(story, "etl-2").values()]
     assert bodies
     assert all(isinstance(body, EtlTask) and body.fitted == fitted for body in bodies)

@@ -49,10 +49,10 @@ def test_the_forecast_of_a_large_run_respects_its_time_limit(
     models: int, partitions: int, epochs: int
 ) -> None:
     """A partial simulation is exact enough for the whole run."""
-    asked = outlook(models, partitions, epochs)
+    remaining = outlook(models, partitions, epochs)
     ticks = itertools.count()
     found = forecast(
-        asked, [partitions, partitions // 2, 2 * partitions], limit_s=5, clock=lambda: next(ticks)
+        remaining, [partitions, partitions // 2, 2 * partitions], limit_s=5, clock=lambda: next(ticks)
     )
     assert next(ticks) > 5, "the limit was reached"
     assert found[partitions].p50_s == pytest.approx(models * epochs * 300, rel=0.06)
@@ -72,10 +72,12 @@ def test_any_remaining_work_and_replicas_have_a_forecast(  # type: ignore[no-unt
 ) -> None:
     """Half-done models and partitions without a holder get a plausible finish for any number of workers."""
     models, partitions, workers, epochs = shape
-    asked = outlook(models, partitions, epochs, workers=workers, slow=slow)
+    remaining = outlook(models, partitions, epochs, workers=workers, slow=slow)
     mask = left & ((1 << partitions) - 1)
-    holders = ((), *asked.holders[1:]) if lost else asked.holders
-    asked = replace(asked, remaining_partitions=(mask, *asked.remaining_partitions[1:]), holders=holders)
-    found = forecast(asked, counts, limit_s=0.2)
+    holders = ((), *remaining.holders[1:]) if lost else remaining.holders
+    remaining = replace(
+        remaining, remaining_partitions=(mask, *remaining.remaining_partitions[1:]), holders=holders
+    )
+    found = forecast(remaining, counts, limit_s=0.2)
     assert found.keys() == {count for count in counts if count > 0}
     assert all(0 <= ends.p50_s <= ends.p90_s * (1 + 1e-9) for ends in found.values())

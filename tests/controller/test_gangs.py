@@ -35,9 +35,11 @@ def gang_parallel_plan(workers: int) -> ParallelPlan:
 
 def simulation_of(scenario: Scenario, models: int, epochs: int, workers: int, gang: int) -> Simulation:
     """Return a finished simulation of a fit with gangs."""
-    asked = request(models, epochs).model_copy(update={"gang": gang})
+    fit_request = request(models, epochs).model_copy(update={"gang": gang})
     simulation = Simulation(
-        scenario, asked, plan(models, workers, rows=4, parallel_plans=(gang_parallel_plan(gang), SINGLE))
+        scenario,
+        fit_request,
+        plan(models, workers, rows=4, parallel_plans=(gang_parallel_plan(gang), SINGLE)),
     )
     simulation.run(limit=20_000)
     return simulation
@@ -174,9 +176,9 @@ def test_a_worker_with_fewer_devices_trains_alone() -> None:
         devices={f"worker-{n}": 2 for n in range(3)},
         sub_epoch_time=lambda body, worker: 1.0,
     )
-    asked = request(1, 1).model_copy(update={"gang": 2})
+    fit_request = request(1, 1).model_copy(update={"gang": 2})
     wide = ParallelPlan(technique="ddp", workers=2, size=2)
-    simulation = Simulation(scenario, asked, plan(1, 4, rows=4, parallel_plans=(wide, SINGLE)))
+    simulation = Simulation(scenario, fit_request, plan(1, 4, rows=4, parallel_plans=(wide, SINGLE)))
     simulation.run(limit=20_000)
     assert fit_of(simulation).state == "finished"
     assert Counter(partitions for _, partitions in sets_of(simulation)) == {(0, 1): 1, (2,): 1, (3,): 1}

@@ -58,10 +58,10 @@ def test_many_equal_idle_workers_get_a_sub_epoch_each() -> None:
     costs = {}
     for size in (40, 80):
         core = begun(size, size)
-        seen = snapshot(core)
+        cluster = snapshot(core)
         assert core.fit is not None
-        costs[size] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
-        given = [step for step in core.decide(seen) if isinstance(step, api.Assign)]
+        costs[size] = steps(lambda core=core, cluster=cluster: core.decide(cluster))  # type: ignore[misc]
+        given = [step for step in core.decide(cluster) if isinstance(step, api.Assign)]
         assert len({step.worker for step in given}) == size
         assert len({step.task.split("/")[2] for step in given}) == size
     assert costs[80] < 4.5 * costs[40]
@@ -74,10 +74,10 @@ def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False,
     for _ in range(2):
         for step in core.decide(snapshot(core)):
             assert isinstance(step, api.Assign)
-            told: dict[str, Any] = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
-            core.apply(TaskAssigned(**told, devices=step.devices, time=now))
+            values: dict[str, Any] = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
+            core.apply(TaskAssigned(**values, devices=step.devices, time=now))
             if core.state.workers[step.worker].is_next(step.task):
-                core.apply(TaskStarted(**told, time=now))
+                core.apply(TaskStarted(**values, time=now))
     return core
 
 
@@ -88,7 +88,7 @@ def test_a_decision_with_busy_workers_costs_the_same_for_more_models(validated: 
     costs = {}
     for models in (100, 1000):
         core = busy(models, 4, validated=validated, devices=devices)
-        seen = snapshot(core)
-        assert core.decide(seen) == []
-        costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
+        cluster = snapshot(core)
+        assert core.decide(cluster) == []
+        costs[models] = steps(lambda core=core, cluster=cluster: core.decide(cluster))  # type: ignore[misc]
     assert costs[1000] <= costs[100] + 10

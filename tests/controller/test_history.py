@@ -72,9 +72,9 @@ def simulation(history: dict[str, SubEpochHistory] | None = None, *, models: int
 
 @pytest.fixture(scope="module")
 def log() -> tuple[Event, ...]:
-    made = simulation()
-    made.run()
-    return made.log
+    sim = simulation()
+    sim.run()
+    return sim.log
 
 
 # --- Stored statistics ---
@@ -226,7 +226,7 @@ def row(log_rate: float, sub_epochs: float = 3.0, variance: float = 0.0) -> SubE
     return SubEpochHistory(sub_epochs=sub_epochs, log_rate=log_rate, variance=variance, fixed_s=2.0)
 
 
-def made(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
+def priors_of(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | None = None) -> Priors:
     return Priors(rows, code=CODE, dataset=DATASET, devices=devices or {FAST})
 
 
@@ -241,7 +241,7 @@ def test_any_history_gives_finite_times(
     rows: dict[tuple[int, DeviceKind], SubEpochHistory],
 ) -> None:
     """Stored values may be nonsense."""
-    found = made({key(*each): value for each, value in rows.items()}, {FAST, SLOW})
+    found = priors_of({key(*each): value for each, value in rows.items()}, {FAST, SLOW})
     for number in range(7):
         prior = found.of({"n": number, "batch_size": 1})
         assert prior is None or math.isfinite(prior.log_rate + prior.fixed_s)
@@ -251,7 +251,9 @@ def test_any_history_gives_finite_times(
 def test_a_prior_from_absent_devices_uses_all_rows() -> None:
     """Each kind of device counts, corrected for its slowness."""
     other = DeviceKind(kind="gpu", name="other")
-    found = made({key(0, SLOW): row(1.0, 3.0), key(0, other): row(3.0, 5.0)}).of({"batch_size": 1, "n": 0})
+    found = priors_of({key(0, SLOW): row(1.0, 3.0), key(0, other): row(3.0, 5.0)}).of(
+        {"batch_size": 1, "n": 0}
+    )
     assert found is not None
     assert found.log_rate == pytest.approx(2.0, abs=0.1)
     assert (found.fixed_s, found.sub_epochs) == (2.0, 8.0)

@@ -92,17 +92,17 @@ def test_a_planner_query_has_the_parallel_plans_with_known_times() -> None:
     fit.times.estimates.seed(
         "m00", "worker-0", rows=fit.mean_rows, seconds=6.0, fixed_s=1.5, technique=DDP.label
     )
-    asked = planner_query(fit)
-    assert asked is not None
+    query = planner_query(fit)
+    assert query is not None
     found = [
         [[parallel_plan.technique for parallel_plan in parallel_plans] for parallel_plans in row]
-        for row in asked.problem.parallel_plans
+        for row in query.problem.parallel_plans
     ]
     assert found == [[["", "ddp-2"], [""]], [[""], [""]]]
-    assert asked.problem.parallel_plans[0][0][1].sub_epoch_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
-    assert asked.present == [[0, 0], [0, 0]]
-    assert asked.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
-    assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
+    assert query.problem.parallel_plans[0][0][1].sub_epoch_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
+    assert query.present == [[0, 0], [0, 0]]
+    assert query.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
+    assert query.table(query.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
 
 
 def test_planner_and_dispatch_use_the_fixed_time_of_sub_epochs() -> None:
@@ -121,18 +121,18 @@ def test_planner_and_dispatch_use_the_fixed_time_of_sub_epochs() -> None:
     sized = started.plan.model_copy(update={"partitions": rows})
     simulation = Simulation(scenario, request(2, 3), started.model_copy(update={"plan": sized}))
     simulation.run()
-    core, asked = Core(simulation.core.record), None
+    core, query = Core(simulation.core.record), None
     for event in simulation.log:
         core.apply(event)
         if core.fit is not None and core.fit.times.estimates.observations >= 6:
-            asked = planner_query(core.fit) or asked
+            query = planner_query(core.fit) or query
             for model, fixed in enumerate((3.0, 0.5)):
                 for partition, count in rows.items():
                     expected = fixed + 0.1 * count
                     found = core.fit.dispatch_state.seconds(model, partition, partition)
                     assert found == pytest.approx(expected, rel=0.01)
-    assert asked is not None
-    for name, parallel_plans in zip(asked.models, asked.problem.parallel_plans, strict=True):
+    assert query is not None
+    for name, parallel_plans in zip(query.models, query.problem.parallel_plans, strict=True):
         assert parallel_plans[0][0].fixed == pytest.approx(3.0 if name == "m00" else 0.5)
 
 
@@ -153,8 +153,8 @@ def test_the_parallel_plans_of_a_plan_are_followed() -> None:
     scenario = Scenario(
         replicas=own_partition(2), devices=several_devices(2, 2), sub_epoch_time=lambda body, worker: 10.0
     )
-    asked = request(2, 4).model_copy(update={"trials": "never"})
-    simulation = Simulation(scenario, asked, plan(2, 2, parallel_plans=(SINGLE, DDP)))
+    fit_request = request(2, 4).model_copy(update={"trials": "never"})
+    simulation = Simulation(scenario, fit_request, plan(2, 2, parallel_plans=(SINGLE, DDP)))
     event = SchedulePlanned(
         run="fit-1",
         source="test",

@@ -17,7 +17,7 @@ from cerebro.state.snapshots import restored, restored_cluster
 from controller.loop.log_keeper import LogKeeper, Progress, Rule
 from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
-from tests.kvs_api.cluster_log_contract import tell
+from tests.kvs_api.cluster_log_contract import write_events
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.test_contract import pass_a_moment
 
@@ -152,7 +152,7 @@ def test_a_process_compacts_a_real_log_that_can_be_restored(kvs: KvsClient, serv
     """The snapshot plus the rest equals the complete fold, for experiment and cluster. A second pass does nothing."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     for number in range(8):
-        tell(bench, JOINED.model_copy(update={"worker": f"worker-{number}"}))
+        write_events(bench, JOINED.model_copy(update={"worker": f"worker-{number}"}))
     kvs.register(worker("a"))
     kvs.append("one", requested("etl-1"))
     parts = tuple(PartitionPlan(partition=number, worker="worker-0", rows=7) for number in range(12))

@@ -87,9 +87,9 @@ def controller(store: Store, tmp_path: Path) -> loop.Controller:
         tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
     )
-    made = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
-    store.on_idle = made.stop.set
-    return made
+    controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
+    store.on_idle = controller.stop.set
+    return controller
 
 
 def test_the_leadership_lease_is_renewed_while_a_long_log_is_read(
@@ -126,8 +126,8 @@ def test_a_controller_that_loses_leadership_stops_reading(
 
     store.takes = take
     set_monotonic(monkeypatch, store.now, loop, leadership, log_follower, admission)
-    made = controller(store, tmp_path)
-    wait = made.stop.wait
+    leader = controller(store, tmp_path)
+    wait = leader.stop.wait
 
     def stand_by(timeout: float | None = None) -> bool:
         if len(store.leads) > 6:  # it waits some turns, then leads again
@@ -135,8 +135,8 @@ def test_a_controller_that_loses_leadership_stops_reading(
         clock[0] += 1.0
         return wait(0.0)
 
-    monkeypatch.setattr(made.stop, "wait", stand_by)
-    made.run()
+    monkeypatch.setattr(leader.stop, "wait", stand_by)
+    leader.run()
     firsts = [after for _, after in store.asked]
     assert firsts.count(0) == 1
     assert max(firsts) >= 30
@@ -146,20 +146,20 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
     """A second run continues where the first one stopped, even after another experiment's turn."""
     store = Paged(("one", "two"))
     store.told("one", 5)
-    made = controller(store, tmp_path)
+    leader = controller(store, tmp_path)
 
     def stop() -> None:
         # No worker exists, so each run ends by a stop command.
         if store.queue():
             store.append(store.queue()[0].experiment, RunStopRequested(run=store.queue()[0].run))
         else:
-            made.stop.set()
+            leader.stop.set()
 
     store.on_idle = stop
     for number, name in enumerate(("one", "two", "one"), start=10):
-        made.stop.clear()
+        leader.stop.clear()
         store.append(name, request(f"etl-{number}"))
-        made.run()
+        leader.run()
     assert [name for name, after in store.asked if not after] == ["one", "two"]
 
 

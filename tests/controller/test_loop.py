@@ -121,7 +121,7 @@ def test_a_long_preparation_blocks_no_other_work(tmp_path: Path, monkeypatch: py
     assert "RunStarted" in types("one")
 
 
-class Asked:
+class Preparing:
     """An experiment with a requested run, and a controller whose preparations wait until they are cancelled."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,28 +170,32 @@ class Asked:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    return Asked(tmp_path, monkeypatch)
+def running_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparing:
+    return Preparing(tmp_path, monkeypatch)
 
 
-def test_the_preparation_of_a_stopped_run_is_cancelled(asked: Asked) -> None:
+def test_the_preparation_of_a_stopped_run_is_cancelled(running_preparation: Preparing) -> None:
     """It is cancelled once the run is not queued, before the next preparation starts."""
 
     def idle(number: int) -> bool:
         if number == 1:
-            assert asked.begun == ["etl-1"]
-            asked.store.append("one", RunStopRequested(run="etl-1"))
-            asked.store.append("one", RunRequested(run="etl-2", request=asked.request))
-        return asked.begun == ["etl-2"]
+            assert running_preparation.begun == ["etl-1"]
+            running_preparation.store.append("one", RunStopRequested(run="etl-1"))
+            running_preparation.store.append(
+                "one", RunRequested(run="etl-2", request=running_preparation.request)
+            )
+        return running_preparation.begun == ["etl-2"]
 
-    asked.run(idle)
-    assert asked.ended[0] == []
-    assert asked.begun == []
+    running_preparation.run(idle)
+    assert running_preparation.ended[0] == []
+    assert running_preparation.begun == []
 
 
-def test_the_controller_survives_store_errors(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controller_survives_store_errors(
+    running_preparation: Preparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loop pauses after each error and continues."""
-    queued, failures, waits = asked.store.queued, iter(range(3)), list[float | None]()
+    queued, failures, waits = running_preparation.store.queued, iter(range(3)), list[float | None]()
 
     class Stop(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -205,32 +209,34 @@ def test_the_controller_survives_store_errors(asked: Asked, monkeypatch: pytest.
 
     def idle(number: int) -> bool:
         assert waits[:3] == [0.01] * 3
-        return asked.begun == ["etl-1"]
+        return running_preparation.begun == ["etl-1"]
 
-    asked.controller.stop = Stop()
-    monkeypatch.setattr(asked.store, "queued", failing)
-    asked.run(idle)
-    assert len(asked.ended) == 1
+    running_preparation.controller.stop = Stop()
+    monkeypatch.setattr(running_preparation.store, "queued", failing)
+    running_preparation.run(idle)
+    assert len(running_preparation.ended) == 1
 
 
-def test_losing_leadership_cancels_preparations(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_leadership_cancels_preparations(
+    running_preparation: Preparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next leader prepares again."""
 
     def idle(number: int) -> None:
         if number == 1:
-            assert asked.begun == ["etl-1"]
-            monkeypatch.setattr(asked.store, "lead", lost)
-            asked.controller.leadership.doubt()
+            assert running_preparation.begun == ["etl-1"]
+            monkeypatch.setattr(running_preparation.store, "lead", lost)
+            running_preparation.controller.leadership.doubt()
 
     def lost(*given: Any, **named: Any) -> api.LeaderAnswer:
-        if asked.ended:
-            asked.controller.stop.set()
-        asked.store.on_idle()
+        if running_preparation.ended:
+            running_preparation.controller.stop.set()
+        running_preparation.store.on_idle()
         return api.LeaderAnswer(term=0, holder="another")
 
-    asked.run(idle)
-    assert asked.ended == [[]]
-    assert asked.controller.stop.is_set()
+    running_preparation.run(idle)
+    assert running_preparation.ended == [[]]
+    assert running_preparation.controller.stop.is_set()
 
 
 def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
@@ -242,16 +248,16 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
         tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}),
     )
-    made = loop.Controller(cast(KvsClient, Store()), settings, Nobody(), SpawnedProcess())
+    controller = loop.Controller(cast(KvsClient, Store()), settings, Nobody(), SpawnedProcess())
     story = Story()
     story.etl()
     story.fit()
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
-    made._reading.apply(core, story.log)
+    controller._reading.apply(core, story.log)
     assert core.fit is not None
     checkpoint = CheckpointRef(name="c", checksum="-", size=1)
     story.do(sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
-    return made, core, story
+    return controller, core, story
 
 
 @pytest.mark.parametrize(
@@ -262,17 +268,17 @@ def test_an_error_in_derived_data_does_not_quarantine_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
 ) -> None:
     """Derived data is rebuilt, and the experiment is not quarantined."""
-    made, core, story = worked_on(tmp_path)
+    controller, core, story = worked_on(tmp_path)
 
     def fails(*given: object) -> None:
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(f"controller.{where}.apply", fails)
-        made._reading.apply(core, story.log[core.state.seq :])
+        controller._reading.apply(core, story.log[core.state.seq :])
     assert core.state == story.state
     fresh = Core(core.record)
-    made._reading.apply(fresh, story.log, is_news=False)
+    controller._reading.apply(fresh, story.log, is_news=False)
     assert core.fit is not None
     assert fresh.fit is not None
     one, other = core.fit.dispatch_state, fresh.fit.dispatch_state
@@ -288,11 +294,11 @@ def test_a_memory_error_does_not_quarantine_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller exits and restarts; the experiment is not quarantined."""
-    made, core, story = worked_on(tmp_path)
+    controller, core, story = worked_on(tmp_path)
 
     def fails(*given: object, **named: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("cerebro.state.tasks.attempt_events.commit_events.commit", fails)
     with pytest.raises(MemoryError):
-        made._reading.apply(core, story.log[core.state.seq :])
+        controller._reading.apply(core, story.log[core.state.seq :])

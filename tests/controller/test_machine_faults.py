@@ -95,8 +95,8 @@ def test_equal_task_keys_of_two_experiments_are_different_tasks() -> None:
     fine = {f"worker-{number}": [ended("fit-1/train/z")] for number in range(2, 8)}
     workers = [status(f"worker-{number}") for number in range(8)]
     one, two = ([each._replace(experiment=name) for each in failed] for name in ("one", "two"))
-    seen = evidence([{"worker-0": one}, fine, {"worker-1": two}])
-    found = act(workers, HealthAnswer(), seen, 200.0)
+    proofs = evidence([{"worker-0": one}, fine, {"worker-1": two}])
+    found = act(workers, HealthAnswer(), proofs, 200.0)
     assert [(type(each), each.worker) for each in found] == [
         (Quarantined, "worker-0"),
         (Quarantined, "worker-1"),
@@ -119,8 +119,8 @@ def attempts(*ends: tuple[str, str]) -> Task:
             task.fail(SimpleNamespace(time=number, failure=ECC), 3)  # type: ignore[arg-type]
         else:
             loss = FailureKind.OUT_OF_MEMORY if how == "oom" else FailureKind.CRASH
-            gone: Any = SimpleNamespace(time=number, reason=how, loss=loss, limit_bytes=0)
-            task.revoke(gone, 3)
+            revocation: Any = SimpleNamespace(time=number, reason=how, loss=loss, limit_bytes=0)
+            task.revoke(revocation, 3)
     return task
 
 

@@ -51,9 +51,11 @@ def at(bad: str, failure: Failure = ECC) -> Outcome:
 
 def simulate(scenario: Scenario, *, models: int = 6, epochs: int = 2, partitions: int = 0) -> Simulation:
     scenario.has_pods = True
-    made = Simulation(scenario, request(models, epochs), plan(models, partitions or len(scenario.replicas)))
-    made.run()
-    return made
+    simulation = Simulation(
+        scenario, request(models, epochs), plan(models, partitions or len(scenario.replicas))
+    )
+    simulation.run()
+    return simulation
 
 
 def failures(simulation: Simulation) -> list[TaskFailed]:
@@ -70,9 +72,9 @@ def test_one_bad_card_ends_no_grid() -> None:
     assert len(failures(simulation)) <= 2
     known = simulation.store.workers_health()
     assert known.quarantined() == {"worker-1"}
-    made = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == "fit-1/etl/train/p1"]
-    assert made
-    assert "worker-1-etl" not in {event.worker for event in made}
+    commits = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == "fit-1/etl/train/p1"]
+    assert commits
+    assert "worker-1-etl" not in {event.worker for event in commits}
     assert [each.what for each in known.incidents] == ["check passed", "quarantined"]
 
 
@@ -318,27 +320,29 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     """A new process is checked again, and an unanswered check is not repeated. Workers without GPUs have no check."""
     several = [with_gpus("worker-0", "a"), status("worker-2")]
 
-    def asked(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:
+    def new_checks(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:
         return [each for each in act(statuses, known, {}, now) if isinstance(each, Checked)]
 
-    (first,) = asked(HealthAnswer(), 100.0)
+    (first,) = new_checks(HealthAnswer(), 100.0)
     assert (first.worker, first.reason) == ("worker-0", "its process is new")
 
     waiting = WorkerCheck(requested=100.0, reason=first.reason, by=CONTROLLER)
     unanswered = HealthAnswer(workers={"worker-0": WorkerHealth(check=waiting)})
-    assert asked(unanswered, 300.0) == []
-    assert len(asked(unanswered, 701.0)) == 1
+    assert new_checks(unanswered, 300.0) == []
+    assert len(new_checks(unanswered, 701.0)) == 1
     assert machine_exclusions(several, unanswered, 101.0) == ()  # it trains during the check
 
     result = CheckResult(incarnation="a", probes=(Probe(name="memory"),))
-    told = waiting.model_copy(update={"ended": 104.0, "result": result})
-    answered = HealthAnswer(workers={"worker-0": WorkerHealth(check=told)})
-    assert asked(answered, 105.0) == asked(answered, 1e6) == []
+    finished = waiting.model_copy(update={"ended": 104.0, "result": result})
+    answered = HealthAnswer(workers={"worker-0": WorkerHealth(check=finished)})
+    assert new_checks(answered, 105.0) == new_checks(answered, 1e6) == []
     restarted = [with_gpus("worker-0", "b")]
-    assert len(asked(answered, 105.0, restarted)) == 1
+    assert len(new_checks(answered, 105.0, restarted)) == 1
 
     bad = result.model_copy(update={"probes": (Probe(name="memory", problem="1 word"),)})
-    failed = HealthAnswer(workers={"worker-0": WorkerHealth(check=told.model_copy(update={"result": bad}))})
+    failed = HealthAnswer(
+        workers={"worker-0": WorkerHealth(check=finished.model_copy(update={"result": bad}))}
+    )
     (action,) = act([*several, *FOUR[3:]], failed, {}, 105.0)
     assert isinstance(action, Quarantined)
 
@@ -442,7 +446,7 @@ def test_only_a_recent_check_of_the_current_process_counts(
 
 def test_if_most_workers_fail_none_is_quarantined() -> None:
     """Three of four workers have failed, so the fourth is spared."""
-    seen = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
-    found = list(act(FOUR, HealthAnswer(), seen, 1000.0))
+    ended_attempts = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
+    found = list(act(FOUR, HealthAnswer(), ended_attempts, 1000.0))
     assert {type(each) for each in found} == {Spared}
     assert "the cluster is the cause" in found[0].why  # type: ignore[union-attr]

@@ -32,8 +32,8 @@ def place(service: Service) -> Place:
 @pytest.fixture
 def controller(service: Service, place: Place) -> Iterator[KvsClient]:
     """The controller's client of the store."""
-    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
-        client = own.client(SERVICES[Role.CONTROLLER])
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as users_service:
+        client = users_service.client(SERVICES[Role.CONTROLLER])
         yield client
         client.close()
 
@@ -96,13 +96,13 @@ def test_experiments_with_open_runs_are_measured_in_each_pass(
     monkeypatch.setattr(measured_bytes, "folder_bytes", counted)
     # The time limit permits two experiments without open runs.
     measured = MeasuredBytes(controller, volumes, monotonic=lambda: float(len(looked)))
-    seen = []
+    observed = []
     for _ in range(4):
         looked.clear()
         measured.measure()
-        seen.append(looked.copy())
-    assert all(look[0] == "e3" and len(look) == 3 for look in seen)
-    assert {name for look in seen for name in look} == set(names)
+        observed.append(looked.copy())
+    assert all(look[0] == "e3" and len(look) == 3 for look in observed)
+    assert {name for look in observed for name in look} == set(names)
     assert used(place) == {"vision": 7}
 
 

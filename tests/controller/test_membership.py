@@ -53,8 +53,10 @@ def membership(store: VirtualStore, manager: Manager | None) -> Membership:
 def record(number: int, **fields: Any) -> WorkerRecord:
     """A worker in its pod."""
     pod = PodRef(name=f"w-{number}", uid=f"uid-{number}", container="worker")
-    made = WorkerRecord(worker=f"w-{number}", incarnation="a", weight=1.0, cores=1, kinds=("train",), pod=pod)
-    return made.model_copy(update=fields)
+    worker_record = WorkerRecord(
+        worker=f"w-{number}", incarnation="a", weight=1.0, cores=1, kinds=("train",), pod=pod
+    )
+    return worker_record.model_copy(update=fields)
 
 
 def fleet(*numbers: int, size: int, **fields: Any) -> Fleet:
@@ -178,19 +180,19 @@ def test_size_requests_are_read_only_after_a_notification(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is read at the start, after a notification, and while a request is pending."""
-    asked: list[SizeRequest | None] = []
+    requests: list[SizeRequest | None] = []
     size = store.size_request
 
     def counted() -> SizeRequest | None:
-        asked.append(size())
-        return asked[-1]
+        requests.append(size())
+        return requests[-1]
 
     monkeypatch.setattr(store, "size_request", counted)
     manager = Manager()
     watcher = membership(store, manager)
     for _ in range(3):
         watcher.reconcile()
-    assert asked == [None]
+    assert requests == [None]
     store.request_size(SizeRequest(workers=5))
     watcher.on_notification()
     manager.error = StoreUnavailableError("no answer")
@@ -200,7 +202,7 @@ def test_size_requests_are_read_only_after_a_notification(
     for _ in range(2):
         watcher.reconcile()
     assert manager.sizes == [5]
-    assert len(asked) == 1 + 3 + 1
+    assert len(requests) == 1 + 3 + 1
     watcher.take_over()
     watcher.reconcile()
-    assert len(asked) == 6
+    assert len(requests) == 6

@@ -169,7 +169,7 @@ def test_a_resize_must_take_effect_within_its_time_limit(
     assert limits.update(*looks(uid="2")).workers == {"w-0"}
 
 
-def _gone(pod: Pod) -> dict[str, Pod]:
+def _removed_pods(pod: Pod) -> dict[str, Pod]:
     return {}
 
 
@@ -190,7 +190,8 @@ def _dead(pod: Pod) -> dict[str, Pod]:
 
 
 @pytest.mark.parametrize(
-    ("pods", "may_grow"), [(_gone, True), (_anew, True), (_leaving, True), (_dead, True), (_unbounded, False)]
+    ("pods", "may_grow"),
+    [(_removed_pods, True), (_anew, True), (_leaving, True), (_dead, True), (_unbounded, False)],
 )
 def test_only_an_existing_pod_with_a_limit_is_resized(
     limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]], may_grow: bool

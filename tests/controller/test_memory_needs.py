@@ -245,9 +245,9 @@ def test_a_workers_memory_is_the_current_limit_of_its_container(
         memory_bytes=4,
         pod=PodRef(name="w-0", uid="1", container="worker") if pod else None,
     )
-    told = WorkerUsage(cores=1, memory_limit_bytes=usage)
+    worker_usage = WorkerUsage(cores=1, memory_limit_bytes=usage)
     view = worker_view(
-        WorkerStatus(record=record, silent_s=0.0, usage=told), None, silent_s=0.0, lease_s=10.0
+        WorkerStatus(record=record, silent_s=0.0, usage=worker_usage), None, silent_s=0.0, lease_s=10.0
     )
     assert view.memory_bytes == expected
 

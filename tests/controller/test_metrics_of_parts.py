@@ -55,13 +55,13 @@ def test_sub_epochs_must_return_the_metrics_that_the_run_reads(validated: bool) 
     )
     search = SearchRequest(procedure=FixedProcedure(), stop=stop)
     run.request = run.fit_request.model_copy(update={"search": search})
-    told = []
+    messages = []
     for partition in (0, 1):
         body = tasks.body(RECORD, story.state, run, sub_epoch(1, partition))
         assert isinstance(body, TrainTask)
-        told.append(body.model_dump(mode="json").get("needs"))
+        messages.append(body.model_dump(mode="json").get("needs"))
         story.do(sub_epoch(1, partition), partition, result({"loss": 1.0, "grad_norm": 2.0, "other": 3.0}))
-    assert told == [None, None if validated else ["grad_norm", "loss"]]
+    assert messages == [None, None if validated else ["grad_norm", "loss"]]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_test_with_metrics_that_cannot_be_combined_fails(second: TaskResult, o
     assert isinstance(step.event, RunFinished)
     assert step.event.outcome == outcome
     if outcome == "failed":
-        told = "metric 'f1' of model m00 is a cerebro.Ratio on partition 0 and a number on partition 1, which cannot be"
-        assert step.event.error.startswith(told)
+        text = "metric 'f1' of model m00 is a cerebro.Ratio on partition 0 and a number on partition 1, which cannot be"
+        assert step.event.error.startswith(text)
         assert "always as cerebro.Ratio(numerator, denominator)" in step.event.error
     else:
         (found,) = figures.tested(core.state.runs["test-1"])

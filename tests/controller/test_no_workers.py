@@ -33,7 +33,7 @@ def run_until(
     is_done: Callable[[], bool], store: Store, manager: Manager, folder: Path, **settings: object
 ) -> None:
     """Run a controller until a condition holds."""
-    told = Settings(
+    run_settings = Settings(
         server="-",
         token="-",
         holder="me",
@@ -41,16 +41,16 @@ def run_until(
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder / "volumes")}),
         **settings,  # type: ignore[arg-type]
     )
-    controller = loop.Controller(cast(KvsClient, store), told, Nobody(), SpawnedProcess(), manager)
+    controller = loop.Controller(cast(KvsClient, store), run_settings, Nobody(), SpawnedProcess(), manager)
     deadline = threading.Timer(20, controller.stop.set)
     deadline.start()
 
-    def look() -> None:
+    def check() -> None:
         threading.Event().wait(0.005)
         if is_done():
             controller.stop.set()
 
-    store.on_idle = look
+    store.on_idle = check
     controller.run()
     deadline.cancel()
     assert is_done()

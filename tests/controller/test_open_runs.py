@@ -121,10 +121,10 @@ class Cluster(VirtualStore):
 
     def fit(self, name: str, models: int = 2, epochs: int = 2) -> None:
         hyperparams: tuple[Hyperparameters, ...] = tuple({"batch_size": 1, "n": n} for n in range(models))
-        asked = FitRequest(
+        fit_request = FitRequest(
             code=SHA, models=hyperparams, epochs=epochs, metric="loss", mode="min", planner=False
         )
-        self.append(name, RunRequested(run="fit-1", request=asked))
+        self.append(name, RunRequested(run="fit-1", request=fit_request))
 
     def state(self, name: str) -> ExperimentState:
         """Return the fold of the log."""
@@ -158,18 +158,18 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             open_runs=open_runs,
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
         )
-        made = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
+        controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
         left = [turns]
 
-        def told() -> None:
+        def notify() -> None:
             left[0] -= 1
             assert left[0], "it did not happen"
             if until():
-                made.stop.set()
+                controller.stop.set()
 
-        store.told = told
-        made.run()
-        return made
+        store.told = notify
+        controller.run()
+        return controller
 
     return control
 
@@ -219,28 +219,32 @@ def test_the_report_lists_active_runs_and_devices(
 ) -> None:
     """The report lists runs, their devices and the total; it precedes the first task of a run."""
     monkeypatch.setattr(leadership, "LEASE_S", 0.0)  # report at each turn of the loop
-    store, seen = Cluster("one", "two"), list[api.Attended]()
+    store, observed = Cluster("one", "two"), list[api.Attended]()
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
         store.fit(name, models=3)
     store.append("one", PriorityChanged(run="fit-1", priority=HIGH))
 
-    def look() -> bool:
-        told = store.queued().attended
-        names = {(each.experiment, each.run) for each in told.runs}
+    def is_done() -> bool:
+        attended = store.queued().attended
+        names = {(each.experiment, each.run) for each in attended.runs}
         for name in ("one", "two"):
             run = store.state(name).runs["fit-1"]
             assert (name, "fit-1") in names or run.plan is None or not run.is_open
-        seen.append(told)
+        observed.append(attended)
         return store.is_over("one", "fit-1") and store.is_over("two", "fit-1")
 
-    controlled(store, look)
-    both = [told for told in seen if len(told.runs) == 2 and any(run.devices for run in told.runs)]
-    assert {told.devices for told in both} == {len(WORKERS)}
-    assert {sum(run.devices for run in told.runs) for told in both} <= {1, 2}
-    for told in both:
-        assert {(run.experiment, run.priority) for run in told.runs} == {("one", HIGH), ("two", NORMAL)}
-    assert any(run.could_use_more for told in both for run in told.runs)
+    controlled(store, is_done)
+    both = [
+        attended
+        for attended in observed
+        if len(attended.runs) == 2 and any(run.devices for run in attended.runs)
+    ]
+    assert {attended.devices for attended in both} == {len(WORKERS)}
+    assert {sum(run.devices for run in attended.runs) for attended in both} <= {1, 2}
+    for attended in both:
+        assert {(run.experiment, run.priority) for run in attended.runs} == {("one", HIGH), ("two", NORMAL)}
+    assert any(run.could_use_more for attended in both for run in attended.runs)
 
 
 def test_the_report_lists_runs_waiting_for_their_own_experiment(
@@ -248,18 +252,18 @@ def test_the_report_lists_runs_waiting_for_their_own_experiment(
 ) -> None:
     """The report lists the run while it waits."""
     monkeypatch.setattr(leadership, "LEASE_S", 0.0)  # report at each turn of the loop
-    store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
+    store, queues = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
     controlled(store, lambda: store.is_over("one"))
     store.fit("one")
     best = EvaluateRequest(kind="test", fit="fit-1", split="test")
     store.append("one", RunRequested(run="test-1", request=best))
 
-    def look() -> bool:
-        told.add(store.queued().attended.waiting)
+    def is_done() -> bool:
+        queues.add(store.queued().attended.waiting)
         return store.is_over("one", "fit-1")
 
-    controlled(store, look)
-    assert told == {(), (api.QueueEntry(experiment="one", run="test-1"),)}
+    controlled(store, is_done)
+    assert queues == {(), (api.QueueEntry(experiment="one", run="test-1"),)}
 
 
 @pytest.mark.parametrize(
@@ -394,12 +398,12 @@ def test_an_experiment_keeps_its_devices_while_its_log_is_read(
         pages.pop()
         return True
 
-    def asked(self: RunDecisions, asked: RunOffer, *given: Any, **named: Any) -> bool:
-        alone.append(asked.is_alone)
-        return decide(self, asked, *given, **named)
+    def record(self: RunDecisions, offer: RunOffer, *given: Any, **named: Any) -> bool:
+        alone.append(offer.is_alone)
+        return decide(self, offer, *given, **named)
 
     monkeypatch.setattr(LogFollower, "_read_page", slowly)
-    monkeypatch.setattr(RunDecisions, "_decide", asked)
+    monkeypatch.setattr(RunDecisions, "_decide", record)
     controlled(store, lambda: not pages)
     assert alone
     assert not any(alone)

@@ -138,8 +138,8 @@ def test_a_paused_run_reserves_no_worker() -> None:
     since = paused.time + SUB_EPOCH_S
     assert resumed - since > 2 * PATIENCE_S
     other = simulation.cores["other"].state.runs["fit-1"]
-    had: defaultdict[str, float] = defaultdict(float)
+    device_s: defaultdict[str, float] = defaultdict(float)
     for sub_epoch in (sub_epoch for model in other.models.values() for sub_epoch in model.sub_epochs):
-        had[sub_epoch.worker] += max(0.0, min(sub_epoch.ended, resumed) - max(sub_epoch.started, since))
-    assert min(had.values()) > 0.95 * (resumed - since)
+        device_s[sub_epoch.worker] += max(0.0, min(sub_epoch.ended, resumed) - max(sub_epoch.started, since))
+    assert min(device_s.values()) > 0.95 * (resumed - since)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)

@@ -29,7 +29,7 @@ from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
-from tests.controller.searches import ask, fit_of, search_of, simulation, story
+from tests.controller.searches import fit_of, request_at, search_of, simulation, story
 from tests.search.own_procedures import Clones, Halving, Scripted
 
 OWN = OwnProcedure(code="1" * 64, name="Mine")
@@ -146,21 +146,21 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-def paused(made: Simulation) -> RunPaused:
+def paused(sim: Simulation) -> RunPaused:
     """Let the user end the search after a pause; return the first pause."""
-    ask(made, 60.0, SearchStopRequested(run="fit-1", by="ada"))
-    ask(made, 61.0, RunResumed(run="fit-1", by="ada"))
-    run = fit_of(made)
+    request_at(sim, 60.0, SearchStopRequested(run="fit-1", by="ada"))
+    request_at(sim, 61.0, RunResumed(run="fit-1", by="ada"))
+    run = fit_of(sim)
     assert not run.is_open
-    return next(each for each in made.log if isinstance(each, RunPaused))
+    return next(each for each in sim.log if isinstance(each, RunPaused))
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_an_error_of_an_own_procedure_pauses_the_run_with_the_reason(what: str) -> None:
     """The user can end the search; models use up their resource."""
     procedure, sentence = BAD[what]
-    made = simulation(search_of(OWN), epochs=4, procedure=procedure)
-    assert sentence in paused(made).reason
+    sim = simulation(search_of(OWN), epochs=4, procedure=procedure)
+    assert sentence in paused(sim).reason
 
 
 def test_a_failed_search_request_is_repeated_after_a_resume() -> None:
@@ -176,12 +176,12 @@ def test_a_failed_search_request_is_repeated_after_a_resume() -> None:
     def mend() -> None:
         is_broken[0] = False
 
-    made = searched(Moody)
-    made._at(59.0, mend)
-    ask(made, 60.0, RunResumed(run="fit-1", by="ada"))
-    run = fit_of(made)
+    sim = searched(Moody)
+    sim._at(59.0, mend)
+    request_at(sim, 60.0, RunResumed(run="fit-1", by="ada"))
+    run = fit_of(sim)
     assert run.state is RunState.FINISHED
-    (pause,) = (each for each in made.log if isinstance(each, RunPaused))
+    (pause,) = (each for each in sim.log if isinstance(each, RunPaused))
     assert "the licence server does not answer" in pause.reason
     assert story(run) == story(fit_of(searched(Halving)))
 
@@ -189,30 +189,30 @@ def test_a_failed_search_request_is_repeated_after_a_resume() -> None:
 def test_a_repaired_procedure_replaces_the_failed_one() -> None:
     """The new code answers from the failed question on; earlier answers stay."""
     mended = OwnProcedure(code="2" * 64, name="Mended")
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     class Either(Halving):
         def on_report(self, report: Report) -> list[Action]:
-            if isinstance(report, Reached) and asked[-1][1] == OWN.code:
+            if isinstance(report, Reached) and requests[-1][1] == OWN.code:
                 raise ValueError("a mistake")
             return super().on_report(report)
 
     def outcome(body: Any, _attempt: int, _worker: str) -> None:
         if isinstance(body, SearchTask):
-            asked.append((body.key, body.code))
+            requests.append((body.key, body.code))
 
-    made = searched(Either, scenario={"outcome": outcome})
-    ask(made, 60.0, RunResumed(run="fit-1", by="ada", procedure=mended))
-    run = fit_of(made)
+    sim = searched(Either, scenario={"outcome": outcome})
+    request_at(sim, 60.0, RunResumed(run="fit-1", by="ada", procedure=mended))
+    run = fit_of(sim)
     assert run.state is RunState.FINISHED
     assert story(run) == story(fit_of(searched(Halving)))
-    (failed,) = {key for key, code in asked if code == OWN.code} & {
-        key for key, code in asked if code == mended.code
+    (failed,) = {key for key, code in requests if code == OWN.code} & {
+        key for key, code in requests if code == mended.code
     }
-    place = asked.index((failed, OWN.code))
-    assert {code for _, code in asked[: place + 1]} == {OWN.code}
-    assert {code for _, code in asked[place + 1 :]} == {mended.code}
-    said = fold(EXPERIMENT, made.log).commands[-1]
+    place = requests.index((failed, OWN.code))
+    assert {code for _, code in requests[: place + 1]} == {OWN.code}
+    assert {code for _, code in requests[place + 1 :]} == {mended.code}
+    said = fold(EXPERIMENT, sim.log).commands[-1]
     assert said.what == "resumed fit-1, with another search procedure"
 
 
@@ -223,13 +223,13 @@ def test_only_an_own_procedure_of_an_open_search_can_be_replaced() -> None:
         (search_of(ASHA(), samples=4), None, "no search with your own procedure"),
         (search_of(OWN), Halving, "is over (the best is trained to the end)"),
     ):
-        made = simulation(search, epochs=2, procedure=procedure)
-        fit_of(made)
-        state = fold(EXPERIMENT, made.log)
+        sim = simulation(search, epochs=2, procedure=procedure)
+        fit_of(sim)
+        state = fold(EXPERIMENT, sim.log)
         state.runs["fit-1"].state = RunState.PAUSED
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as caught:
             events_of(command, state, by="ada")
-        assert sentence in str(told.value)
+        assert sentence in str(caught.value)
 
 
 def test_a_procedure_that_replays_to_other_actions_pauses_the_run() -> None:
@@ -241,19 +241,19 @@ def test_a_procedure_that_replays_to_other_actions_pauses_the_run() -> None:
             begun[0] += 1
             super().__init__(models=8 if begun[0] < 3 else 4)
 
-    made = searched(Fickle)
-    reason = paused(made).reason
+    sim = searched(Fickle)
+    reason = paused(sim).reason
     assert (
         "Mine returned Suggest(count=8) at its start, and now it returns Suggest(count=4): a procedure's actions"
         in reason
     )
-    assert next(each.suggest for each in made.log if isinstance(each, SearchDecided)) == 8
+    assert next(each.suggest for each in sim.log if isinstance(each, SearchDecided)) == 8
 
 
 def test_an_unknown_procedure_version_pauses_the_run() -> None:
     """The version may receive other reports than the code expects."""
-    made = simulation(search_of(OWN.model_copy(update={"version": 2})), epochs=2, procedure=Halving)
-    assert "version 2 of the procedure 'own', here is version 1" in paused(made).reason
+    sim = simulation(search_of(OWN.model_copy(update={"version": 2})), epochs=2, procedure=Halving)
+    assert "version 2 of the procedure 'own', here is version 1" in paused(sim).reason
 
 
 # --- Random events ---
@@ -262,9 +262,9 @@ def test_an_unknown_procedure_version_pauses_the_run() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_users_stop_overrides_an_own_procedure(seed: int) -> None:
     """A model that the user stops stays stopped."""
-    made = searched()
-    ask(made, 3.0 + seed, ModelStopRequested(run="fit-1", model="m01", by="ada"))
-    run = fit_of(made)
+    sim = searched()
+    request_at(sim, 3.0 + seed, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    run = fit_of(sim)
     assert run.state is RunState.FINISHED
     assert run.models["m01"].state is ModelState.STOPPED
 
@@ -282,7 +282,7 @@ def test_an_own_search_ends_after_any_failure(data: st.DataObject) -> None:
         WorkerOutage(worker=f"worker-{worker}", start=start, length=data.draw(st.floats(1, 30)))
         for worker, start in starts.items()
     ]
-    made = searched(
+    sim = searched(
         data.draw(st.sampled_from([Halving, Clones])),
         scenario={
             "outages": outages,
@@ -294,9 +294,9 @@ def test_an_own_search_ends_after_any_failure(data: st.DataObject) -> None:
         },
     )
     for at, number in data.draw(st.lists(st.tuples(st.floats(1, 25), st.integers(0, 5)), max_size=3)):
-        ask(made, at, ModelStopRequested(run="fit-1", model=f"m{number:02}", by="ada"))
-    run = fit_of(made)
+        request_at(sim, at, ModelStopRequested(run="fit-1", model=f"m{number:02}", by="ada"))
+    run = fit_of(sim)
     assert not run.is_open
-    assert not any(isinstance(each, RunPaused) for each in made.log)
+    assert not any(isinstance(each, RunPaused) for each in sim.log)
     for model in run.models.values():
         assert model.completed_epochs <= model.epochs

@@ -78,8 +78,8 @@ def simulate(
         outcome=failing(unusable or {}),
         **changes,  # type: ignore[arg-type]
     )
-    asked = request(models, epochs).model_copy(update={"scheduler": scheduler})
-    simulation = Simulation(scenario, asked, plan(models, len(devices), parallel_plans=parallel_plans))
+    fit_request = request(models, epochs).model_copy(update={"scheduler": scheduler})
+    simulation = Simulation(scenario, fit_request, plan(models, len(devices), parallel_plans=parallel_plans))
     simulation.run()
     return simulation
 
@@ -307,9 +307,9 @@ def test_a_measured_parallel_plan_is_dropped_when_ruled_out() -> None:
     fit.parallel_plans._wide = {"m00": (DDP,)}
     fit._update_parallel_plans(story.run, story.model())
     assert fit.parallel_plans.of(0, 0) == DDP
-    seen = len(story.log)
+    count = len(story.log)
     attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)
-    for event in story.log[seen:]:
+    for event in story.log[count:]:
         fit.apply(story.state, event)
     story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
     fit.apply(story.state, story.log[-1])

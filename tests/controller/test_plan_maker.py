@@ -38,10 +38,10 @@ def test_a_volume_error_during_planning_pauses_the_run(
     def failed() -> None:
         raise error
 
-    made = SimpleNamespace(locators=RECORD.locators, is_done=True, start=lambda: None, result=failed)
+    stand_in = SimpleNamespace(locators=RECORD.locators, is_done=True, start=lambda: None, result=failed)
     monkeypatch.setattr(plan_maker, "etl_weights", lambda state: {"w-0": 1.0})
     plans = PlanMaker(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
-    monkeypatch.setattr(plans, "_preparation", lambda *given: made)
+    monkeypatch.setattr(plans, "_preparation", lambda *given: stand_in)
     state, tries = ExperimentState(name=EXPERIMENT), list[float]()
 
     def note(event: Event, now: float) -> None:

@@ -68,8 +68,8 @@ def simulated(
         outages=outages,
         crash_before=crash_before,
     )
-    asked: FitRequest = request(size, epochs).model_copy(update=options)
-    simulation = Simulation(scenario, asked, plan(size, size), process)
+    fit_request: FitRequest = request(size, epochs).model_copy(update=options)
+    simulation = Simulation(scenario, fit_request, plan(size, size), process)
     simulation.run()
     return simulation
 
@@ -98,17 +98,17 @@ def test_no_plan_is_requested_while_priorities_differ() -> None:
     size, process = 3, InlinePlanner(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
     simulation = Simulation(scenario, request(size, 4), plan(size, size), process)
-    asked: list[int] = []
+    requests: list[int] = []
     for at, priority in ((0.5, 1), (45.0, 0)):
 
         def change(priority: int = priority) -> None:
-            asked.append(len(process.asked))
+            requests.append(len(process.asked))
             event = PriorityChanged(run="fit-1", model="m00", priority=priority)
             simulation.store.append(EXPERIMENT, event)
 
         simulation._at(at, change)
     simulation.run()
-    assert asked == [0, 0], "while they differ nobody is asked"
+    assert requests == [0, 0], "while they differ nobody is asked"
     assert process.asked
 
 
@@ -177,13 +177,13 @@ def test_a_planner_query_near_the_end_of_an_epoch_includes_the_next(
             if mask and (board.epoch[m] < epochs or mask.bit_count() > (m in board.running))
         }
         ahead = min((epochs - board.epoch[m] for m in to_come), default=0)
-        asked = planner_query(core.fit)
+        query = planner_query(core.fit)
         if sum(to_come.values()) + ahead * workers * len(to_come) < 2:
-            assert asked is None
+            assert query is None
             continue
-        assert asked is not None
-        assert [mask.bit_count() for mask in asked.problem.remaining_partitions] == [*to_come.values()]
-        assert asked.problem.epochs == 1 + ahead
+        assert query is not None
+        assert [mask.bit_count() for mask in query.problem.remaining_partitions] == [*to_come.values()]
+        assert query.problem.epochs == 1 + ahead
 
 
 @pytest.mark.slow
@@ -192,14 +192,14 @@ def test_a_planner_process_answers_and_ends() -> None:
     """A real planner process: a question and its answer, a replaced question, and no process afterwards."""
     simulation = simulated(narrow(3), 3, epochs=2, process=None)
     core = Core(simulation.store.experiment(EXPERIMENT))
-    asked = None
+    query = None
     for event in simulation.log:
         core.apply(event)
-        if asked is None and core.fit is not None:
-            asked = planner_query(core.fit)
-    assert asked is not None
+        if query is None and core.fit is not None:
+            query = planner_query(core.fit)
+    assert query is not None
     process = SpawnedProcess()
-    message = {"request": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
+    message = {"request": "plan", "problem": to_json(query.problem), "present": query.present, "sigma": 0.0}
     process.send(message)
     process.send(message)  # replaces the first question
     answer = process.wait(300.0)

@@ -164,12 +164,12 @@ def test_offloading_is_chosen_only_if_a_device_has_its_own_memory(
         device = None if kind is None else DeviceKind(kind=kind, name="one")
         story.tell(joined(number).model_copy(update={"device": device}))
     story.etl(splits={"train": 10})
-    told = {
+    techniques = {
         parallel_plan.technique
         for parallel_plan in plan_fit(story.state, fit({"batch_size": 1}), {"worker-0": 2}).parallel_plans
     }
-    assert ("offload" in told) is is_offloaded
-    assert {"single", "checkpointing", "ddp", "fsdp"} <= told
+    assert ("offload" in techniques) is is_offloaded
+    assert {"single", "checkpointing", "ddp", "fsdp"} <= techniques
     named = fit({"batch_size": 1}, techniques=[TechniqueChoice(name="offload", most=1, processes="one")])
     assert [
         parallel_plan.label for parallel_plan in plan_fit(story.state, named, {"worker-0": 2}).parallel_plans

@@ -47,29 +47,29 @@ def test_the_predicted_makespan_of_a_plan_is_reached(models: int, at: float) -> 
         core = simulation.core
         assert core.fit is not None
         core.fit.dispatch_state.now = simulation.now
-        asked = planner_query(core.fit)
-        assert asked is not None
-        assert any(ready[0] != ready[-1] for ready in asked.problem.gpu_ready)
-        schedule = planner.plan(asked.problem, time_limit_s=30, clock=Ticking()).schedule
-        validate(asked.problem, schedule).check()
+        query = planner_query(core.fit)
+        assert query is not None
+        assert any(ready[0] != ready[-1] for ready in query.problem.gpu_ready)
+        schedule = planner.plan(query.problem, time_limit_s=30, clock=Ticking()).schedule
+        validate(query.problem, schedule).check()
         order = schedule.sub_epochs
         event = SchedulePlanned(
             run="fit-1",
             source="test",
-            order=asked.planned(order),
+            order=query.planned(order),
             makespan_s=schedule.makespan,
             dispatch_s=schedule.makespan,
             lower_bound_s=0.0,
             seconds=0.0,
         )
-        found.append((asked, event))
+        found.append((query, event))
         term = simulation.store.lead("controller#0", 1e9).term
         step = api.DecideRequest(term=term, after=core.state.seq, steps=(api.Note(event=event),))
         simulation.store.decide(EXPERIMENT, step)
 
     simulation._at(at * epoch_s, note)
     state = simulation.run()
-    ((asked, event),) = found
+    ((query, event),) = found
     run = state.runs["fit-1"]
     assert run.state is RunState.FINISHED
     assert_complete(state, epochs=3, partitions=WORKERS)
@@ -77,4 +77,4 @@ def test_the_predicted_makespan_of_a_plan_is_reached(models: int, at: float) -> 
     sub_epochs = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.sub_epochs}
     # A plan covers as many epochs as the most advanced model has.
     reached = max(sub_epochs[planned.model, planned.epoch, planned.partition] for planned in event.order)
-    assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.005)
+    assert reached - query.now == pytest.approx(event.makespan_s, rel=0.005)

@@ -24,7 +24,7 @@ from cerebro.state.experiment import fold
 from controller.decisions.preemption import is_clearly_better
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario, WorkerOutage
-from tests.controller.searches import ask
+from tests.controller.searches import request_at
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
@@ -67,9 +67,9 @@ def fast_and_slow(
         saves=True,
         saves_every_s=saves_every_s,
     )
-    asked = request(2, 2).model_copy(update={"scheduler": policy})
-    simulation = Simulation(scenario, asked, plan(2, 2, rows=100), neighbours=neighbours)
-    ask(simulation, 0.5, PriorityChanged(run="fit-1", model="m01", priority=priority))
+    fit_request = request(2, 2).model_copy(update={"scheduler": policy})
+    simulation = Simulation(scenario, fit_request, plan(2, 2, rows=100), neighbours=neighbours)
+    request_at(simulation, 0.5, PriorityChanged(run="fit-1", model="m01", priority=priority))
     simulation.run()
     return simulation
 
@@ -147,7 +147,7 @@ def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | No
             found = waiting.pop((event.worker, event.devices), None)
             if found is not None:
                 ended.append((found, event))
-    return [*ended, *((asked, None) for asked in waiting.values())]
+    return [*ended, *((request, None) for request in waiting.values())]
 
 
 @settings(deadline=None, max_examples=80)
@@ -189,8 +189,8 @@ def test_preemption_keeps_all_invariants(  # type: ignore[no-untyped-def]
         saves_every_s=saves_every_s,
         crash_before=frozenset(crash),
     )
-    asked = request(models, epochs).model_copy(update={"scheduler": policy})
-    simulation = Simulation(scenario, asked, plan(models, workers, rows=1000))
+    fit_request = request(models, epochs).model_copy(update={"scheduler": policy})
+    simulation = Simulation(scenario, fit_request, plan(models, workers, rows=1000))
     simulation.run()
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].state is RunState.FINISHED

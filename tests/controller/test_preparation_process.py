@@ -73,8 +73,8 @@ def test_a_killed_preparation_leaves_no_partial_data_set(tmp_path: Path, volumes
     question = preparation_process._Question(
         record=record, known={}, request=REQUEST, weights=WEIGHTS, volumes=vars(volumes)
     )
-    asked = question.model_dump_json().encode()
-    killed = subprocess.run([sys.executable, "-c", _KILLED_HALFWAY], input=asked, check=False)
+    content = question.model_dump_json().encode()
+    killed = subprocess.run([sys.executable, "-c", _KILLED_HALFWAY], input=content, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert list(volumes.scratch.rglob("*-sorted/*.arrow")) != []
     assert not (volumes.shared / "datasets").exists()

@@ -55,12 +55,12 @@ def test_priority_scores_follow_the_log(name, shape, outages, faults, times) -> 
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     scenario.curve = lambda body, seconds: curve(body.model, body.sub_epoch, seconds)
-    asked = request(models, epochs).model_copy(update={"scheduler": name})
-    simulation = Simulation(scenario, asked, plan(models, workers))
+    fit_request = request(models, epochs).model_copy(update={"scheduler": name})
+    simulation = Simulation(scenario, fit_request, plan(models, workers))
     simulation.run()
     assert told_step_by_step(simulation)
-    told = [event.result.curve for event in simulation.log if isinstance(event, TaskCommitted)]
-    assert all(told)
+    messages = [event.result.curve for event in simulation.log if isinstance(event, TaskCommitted)]
+    assert all(messages)
 
 
 def started(

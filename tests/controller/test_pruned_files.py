@@ -48,9 +48,9 @@ def closed() -> Iterator[None]:
 @lru_cache
 def log() -> tuple[Event, ...]:
     """Return the log of a finished search."""
-    made = simulation(search_of(ASHA(eta=2), samples=6, keep=2), epochs=2)
-    fit_of(made)
-    return made.log
+    sim = simulation(search_of(ASHA(eta=2), samples=6, keep=2), epochs=2)
+    fit_of(sim)
+    return sim.log
 
 
 class Disk:
@@ -239,8 +239,8 @@ def test_an_ended_run_is_dropped_after_its_last_removal(tmp_path: Path) -> None:
     assert files.is_busy(EXPERIMENT, "fit-1")
     gate.set()
     disk.wait(files)
-    gone = next(model.id for model in disk.run.models.values() if model.is_pruned)
-    folder = disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", gone)
+    pruned_model = next(model.id for model in disk.run.models.values() if model.is_pruned)
+    folder = disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", pruned_model)
     folder.mkdir()
     for kept in (runs, ()):
         assert folder.exists()

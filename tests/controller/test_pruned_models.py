@@ -32,7 +32,7 @@ from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.experiment import fold
 from research.simulation.scenario import DATASET, EXPERIMENT
-from tests.controller.searches import ask, fit_of, search_of, simulation
+from tests.controller.searches import fit_of, request_at, search_of, simulation
 
 GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its best model \(keep=1\)"
 
@@ -40,10 +40,10 @@ GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its 
 @lru_cache
 def log() -> tuple[Event, ...]:
     """The log of a finished search in which a user stopped a model."""
-    made = simulation(search_of(ASHA(eta=2), samples=8, keep=1), epochs=4)
-    ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
-    fit_of(made)
-    return made.log
+    sim = simulation(search_of(ASHA(eta=2), samples=8, keep=1), epochs=4)
+    request_at(sim, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    fit_of(sim)
+    return sim.log
 
 
 def state_before(event: Event) -> ExperimentState:
@@ -51,7 +51,7 @@ def state_before(event: Event) -> ExperimentState:
     return fold(EXPERIMENT, log()[: event.seq - 1])
 
 
-def tell(state: ExperimentState, *events: Event) -> None:
+def apply_events(state: ExperimentState, *events: Event) -> None:
     """Apply other events instead."""
     for event in events:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
@@ -93,7 +93,7 @@ def test_commands_after_the_removal_are_late() -> None:
     new = NewModel(
         hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, checkpoint=ParentCheckpoint(model=finished.id)
     )
-    tell(
+    apply_events(
         state,
         ModelResumed(run="fit-1", model=stopped.id, by="ada", can_reopen=True),
         ModelExtended(run="fit-1", model=finished.id, epochs=9, by="ada", can_reopen=True),
@@ -109,7 +109,7 @@ def test_a_removal_after_a_users_resume_has_no_effect() -> None:
     (event,) = [event for event in events if "m01" in event.files]
     assert event.files.keys() - {"m01"}
     state = state_before(event)
-    tell(state, ModelResumed(run="fit-1", model="m01", by="ada"), event)
+    apply_events(state, ModelResumed(run="fit-1", model="m01", by="ada"), event)
     run = state.runs["fit-1"]
     model = run.models["m01"]
     assert model.state is ModelState.ACTIVE
@@ -127,15 +127,15 @@ def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: 
     plan = EvaluatePlan(
         kind="test", dataset=DATASET, fit="fit-1", models=models, partitions={0: 10}, is_whole=True
     )
-    tell(state, RunRequested(run=name, request=request), RunStarted(run=name, plan=plan))
+    apply_events(state, RunRequested(run=name, request=request), RunStarted(run=name, plan=plan))
     for task in [key for key, task in state.runs[name].tasks.by_key.items() if task.key.model in done]:
-        tell(
+        apply_events(
             state,
             TaskAssigned(task=task, attempt=1, worker="worker-0"),
             TaskStarted(task=task, attempt=1, worker="worker-0"),
             TaskCommitted(task=task, attempt=1, worker="worker-0", result=TaskResult(rows=10)),
         )
-    tell(state, RunStopRequested(run=name, by="ada"), RunFinished(run=name, outcome="stopped"))
+    apply_events(state, RunStopRequested(run=name, by="ada"), RunFinished(run=name, outcome="stopped"))
     return state.runs[name]
 
 
@@ -145,14 +145,14 @@ def test_a_stopped_test_cannot_resume_after_its_checkpoints_are_removed() -> Non
     state = state_before(event)
     lost = _stop_test(state, "test-1", (), "m00", "m06")
     others = [_stop_test(state, "test-2", ("m00",), "m06"), _stop_test(state, "test-3", (), "m06")]
-    tell(state, *log()[event.seq - 1 :])
+    apply_events(state, *log()[event.seq - 1 :])
     assert [model.id for model in state.runs["fit-1"].best_models(1)] == ["m06"]
     for run in others:
         assert CommandKind.RESUME_RUN in allowed(state, run)
     assert CommandKind.RESUME_RUN not in allowed(state, lost)
     with pytest.raises(ConflictError, match=f"test-1 is stopped, and {GONE}: call run_test for models"):
         events_of(Command(kind=CommandKind.RESUME_RUN, run="test-1"), state, by="ada")
-    tell(state, *(RunResumed(run=run.id, by="ada", can_reopen=True) for run in (lost, *others)))
+    apply_events(state, *(RunResumed(run=run.id, by="ada", can_reopen=True) for run in (lost, *others)))
     assert [record.is_late for record in state.commands[-3:]] == [True, False, False]
     assert [run.is_open for run in (lost, *others)] == [False, True, True]
 
@@ -163,4 +163,4 @@ def test_the_run_end_is_written_after_the_last_removal() -> None:
     assert CheckpointsPruned not in kinds[kinds.index(RunFinished) :]
     state = state_before(next(event for event in log() if isinstance(event, RunFinished)))
     with pytest.raises(IllegalEventError, match="checkpoints of fit-1 pruned, of m77"):
-        tell(state, CheckpointsPruned(run="fit-1", files={"m77": ("m77/u0",)}))
+        apply_events(state, CheckpointsPruned(run="fit-1", files={"m77": ("m77/u0",)}))

@@ -39,7 +39,7 @@ from controller.sharing.rounds import RunOffer
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, WorkerOutage
 from tests.controller.pruned_disk import PrunedDisk
-from tests.controller.searches import ask, fit_of, search_of, simulation
+from tests.controller.searches import fit_of, request_at, search_of, simulation
 from tests.controller.test_searching import SEARCHES
 
 
@@ -53,11 +53,11 @@ class _WithTests(Simulation):
         ended = [each.run for each in self.store.queue() if each.run in runs and not runs[each.run].is_open]
         return bool(ended) and self._perform(self.core, [api.Dequeue(run=ended[0])])
 
-    def _steps(self, asked: RunOffer, snapshot: ClusterSnapshot) -> list[Step]:
-        run = asked.run
+    def _steps(self, run_offer: RunOffer, snapshot: ClusterSnapshot) -> list[Step]:
+        run = run_offer.run
         if isinstance(run.request, EvaluateRequest) and run.state is RunState.QUEUED:
-            return [api.Note(event=_planned(asked.core, run, run.request))]
-        return super()._steps(asked, snapshot)
+            return [api.Note(event=_planned(run_offer.core, run, run.request))]
+        return super()._steps(run_offer, snapshot)
 
 
 def _planned(core: Core, run: Run, request: EvaluateRequest) -> RunStarted | RunFinished:
@@ -82,9 +82,9 @@ def _tested(*models: str, run: str = "test-1") -> RunRequested:
     )
 
 
-def _disk(made: Simulation, **how: Any) -> PrunedDisk:
-    disk = PrunedDisk(made.core.record, **how)
-    for event in made.log:
+def _disk(sim: Simulation, **how: Any) -> PrunedDisk:
+    disk = PrunedDisk(sim.core.record, **how)
+    for event in sim.log:
         disk.apply(event)
     disk.finish()
     return disk
@@ -116,9 +116,9 @@ def _check_end(disk: PrunedDisk) -> None:
 def test_after_a_search_only_the_best_models_have_checkpoints(name: str, keep: int) -> None:
     """They keep their best and newest epochs; other models have no files."""
     procedure, samples, epochs = SEARCHES[name]
-    made = simulation(search_of(procedure, samples=samples, keep=keep), epochs=epochs, is_validated=True)
-    assert fit_of(made).state is RunState.FINISHED
-    disk = _disk(made)
+    sim = simulation(search_of(procedure, samples=samples, keep=keep), epochs=epochs, is_validated=True)
+    assert fit_of(sim).state is RunState.FINISHED
+    disk = _disk(sim)
     best = disk.run.best_models(keep)
     expected = set()
     for model in best:
@@ -143,31 +143,31 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
 
 def test_a_parent_checkpoint_is_removed_after_all_its_clones_stopped() -> None:
     """Two clones stopped before their first sub-epoch do not keep it for each other."""
-    made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
+    sim = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     for name in ("m06", "m07"):
-        ask(made, 4, _clone("m01"))
-        ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
-    run = fit_of(made)
+        request_at(sim, 4, _clone("m01"))
+        request_at(sim, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
+    run = fit_of(sim)
     clones = [run.models["m06"], run.models["m07"]]
     assert all(clone.lineage.parent == "m01" and not clone.kept_sub_epochs for clone in clones)
     assert [model.id for model in run.best_models(1)] == ["m00"]
-    disk = _disk(made)
+    disk = _disk(sim)
     _check_end(disk)
     assert {model.id for model in run.models.values() if disk.of(model)} == {"m00"}
 
 
 def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
     """The clone's parent has moved past the checkpoint and does not need it."""
-    made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
-    ask(made, 3, _clone("m03", priority=1000))
-    ask(made, 3.001, _clone("m06", priority=-1000))
-    ask(made, 9, RunStopRequested(run="fit-1", by="ada"))
-    run = fit_of(made)
+    sim = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
+    request_at(sim, 3, _clone("m03", priority=1000))
+    request_at(sim, 3.001, _clone("m06", priority=-1000))
+    request_at(sim, 9, RunStopRequested(run="fit-1", by="ada"))
+    run = fit_of(sim)
     first, second = run.models["m06"], run.models["m07"]
     assert (first.lineage.parent, second.lineage.parent) == ("m03", "m06")
     assert len(first.kept_sub_epochs) > 1
     assert not second.kept_sub_epochs
-    disk = _disk(made)
+    disk = _disk(sim)
     assert disk.of(run.models["m03"]) == {second.sub_epochs[-1].checkpoint.name}
     _check_end(disk)
 
@@ -214,7 +214,7 @@ def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
             return Failure(kind=FailureKind.CHECKPOINT, message="it is damaged")
         return Failure(kind=FailureKind.USER_ERROR, message="it raises") if model in failing else None
 
-    made = simulation(
+    sim = simulation(
         search_of(procedure, samples=samples, keep=data.draw(st.integers(1, 4))),
         epochs=epochs,
         is_validated=data.draw(st.booleans()),
@@ -225,11 +225,11 @@ def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
     )
     times = sorted(data.draw(st.lists(st.floats(1, 30), max_size=6)))
     for number, at in enumerate(times):
-        ask(made, at, _draw_command(data, number))
-    fit_of(made)
+        request_at(sim, at, _draw_command(data, number))
+    fit_of(sim)
     rng = Random(data.draw(st.integers(0, 1000)))
     disk = _disk(
-        made,
+        sim,
         delay=lambda: rng.choice([0, 0, 3, 40]),
         dies=lambda: rng.random() < 0.05,
         loses=bool(loses),

@@ -71,9 +71,9 @@ class Watched:
         """Run a sub-epoch of this duration."""
         key = sub_epoch(epoch, partition, model)
         self.story.start(key, partition, (0, 1) if parallel_plan else (0,), parallel_plan)
-        made = CheckpointRef(name=f"{key}", checksum="-", size=1)
+        checkpoint = CheckpointRef(name=f"{key}", checksum="-", size=1)
         result = TaskResult(
-            rows=10, metrics={"loss": 1.0}, checkpoint=made, timings=Timings(compute_s=seconds)
+            rows=10, metrics={"loss": 1.0}, checkpoint=checkpoint, timings=Timings(compute_s=seconds)
         )
         self.story.commit(key, partition, result)
         self.advise()

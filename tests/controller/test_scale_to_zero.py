@@ -79,23 +79,23 @@ def assert_as_before(simulation: Simulation, workers: int) -> None:
         for model in run.models.values():
             trained = Counter((sub_epoch.epoch, sub_epoch.partition) for sub_epoch in model.sub_epochs)
             assert trained == {(e, p): 1 for e in (1, 2) for p in range(workers)}
-    made = Counter(
+    counts = Counter(
         TaskKey.parse(e.task).run for e in simulation.log if isinstance(e, TaskAssigned) and "/etl/" in e.task
     )
-    assert made == {"etl-1": workers}
+    assert counts == {"etl-1": workers}
 
 
 def test_a_cluster_scales_to_zero_and_back() -> None:
     """The first sub-epoch starts within fifteen seconds of the first worker."""
     simulation = rested(join_s=[40.0, 70.0, 200.0, 45.0], at=1000.0)
     ended = next(e.time for e in simulation.log if isinstance(e, RunFinished) and e.run == "fit-1")
-    asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
+    requested_at = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
     (down, none), (up, all_of_them) = simulation.sizes[:2]
     assert (none, all_of_them) == (0, 4)
     assert IDLE_S <= down - ended <= IDLE_S + 15
-    assert up - asked <= 15
+    assert up - requested_at <= 15
     first = next(e.time for e in simulation.log if isinstance(e, TaskStarted) and e.task.startswith("fit-2/"))
-    assert first - asked <= 15 + 40
+    assert first - requested_at <= 15 + 40
     assert_as_before(simulation, 4)
 
 
@@ -112,9 +112,9 @@ def test_scaling_to_zero_and_back_rebuilds_nothing(
     """For any request time, start times, and controller crashes."""
     simulation = rested(join_s=join_s, at=at, least=least, crash_before=crash_before)
     assert_as_before(simulation, len(join_s))
-    asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
+    requested_at = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
     first = next(e.time for e in simulation.log if isinstance(e, TaskStarted) and e.task.startswith("fit-2/"))
-    assert first - asked <= 15 + IDLE_S + min(join_s)
+    assert first - requested_at <= 15 + IDLE_S + min(join_s)
     assert all(size in (least, len(join_s)) for _, size in simulation.sizes)
 
 
@@ -127,7 +127,7 @@ def scale_to_zero(*, least: int = 0, most: int = 0, previous_size: int = 0) -> S
     )
 
 
-def look(
+def next_size(
     it: ScaleToZero,
     now: float,
     size: int,
@@ -143,13 +143,13 @@ def look(
 def test_workers_are_released_after_idle_time() -> None:
     """Not earlier, not during a run, not below the minimum, and not within an hour of a user's choice."""
     it = scale_to_zero(least=1)
-    assert look(it, 0.0, 4, is_used=True) is None
-    assert look(it, 10.0, 4, is_used=False) is None
-    assert look(it, 69.0, 4, is_used=False) is None
-    assert look(it, 71.0, 4, is_used=False, chosen_at=71.0 - HOLD_S / 2) is None
-    assert look(it, 72.0, 4, is_used=False) == DesiredSize(1, "no run for 1 min")
-    assert look(scale_to_zero(least=1), 1e9, 1, is_used=False) is None
-    assert look(ScaleToZero(ScaleToZeroRules()), 1e9, 4, is_used=False) is None
+    assert next_size(it, 0.0, 4, is_used=True) is None
+    assert next_size(it, 10.0, 4, is_used=False) is None
+    assert next_size(it, 69.0, 4, is_used=False) is None
+    assert next_size(it, 71.0, 4, is_used=False, chosen_at=71.0 - HOLD_S / 2) is None
+    assert next_size(it, 72.0, 4, is_used=False) == DesiredSize(1, "no run for 1 min")
+    assert next_size(scale_to_zero(least=1), 1e9, 1, is_used=False) is None
+    assert next_size(ScaleToZero(ScaleToZeroRules()), 1e9, 4, is_used=False) is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_run_scales_the_cluster_to_its_former_size(
 ) -> None:
     """The number respects the run's and the cluster's limits, also after a change of leader."""
     it = scale_to_zero(previous_size=4, most=most)
-    assert look(it, 0.0, 0, is_used=True, bounds=bounds) == DesiredSize(expected, "a run is requested")
+    assert next_size(it, 0.0, 0, is_used=True, bounds=bounds) == DesiredSize(expected, "a run is requested")
 
 
 def test_a_run_behind_a_paused_run_needs_no_workers() -> None:
@@ -198,8 +198,8 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     for now in (200.0, 1e6):
         assert it.update(now, size=1, use=full) is None
     assert it.status_text(1) == "the cluster is scaled down to 1 of 4 workers; a run scales it up"
-    assert look(it, 1e6, 1, is_used=True) == DesiredSize(4, "a run is requested")
-    assert look(it, 1e6 + 1, 4, is_used=True) is None
+    assert next_size(it, 1e6, 1, is_used=True) == DesiredSize(4, "a run is requested")
+    assert next_size(it, 1e6 + 1, 4, is_used=True) is None
     assert (it.previous_size, it.status_text(4)) == (0, "")
 
 
@@ -210,7 +210,7 @@ def test_a_run_that_waits_for_space_restores_one_worker() -> None:
     assert it.update(0.0, size=0, use=full, emptied_at=6.0) is None
     assert it.update(0.0, size=0, use=full) == DesiredSize(1, "a run waits for free space")
     assert it.update(1.0, size=1, use=full) is None
-    assert look(it, 2.0, 1, is_used=True) == DesiredSize(4, "a run is requested")
+    assert next_size(it, 2.0, 1, is_used=True) == DesiredSize(4, "a run is requested")
 
 
 # --- Starting workers ---
@@ -245,19 +245,19 @@ def test_data_is_partitioned_for_all_requested_workers() -> None:
     """ETL plans wait until both containers of each pod have registered, for ten minutes at most."""
     it = Arrivals()
     half = [*statuses(0), *statuses(1, kinds=("train",))]
-    seen = [(statuses(0), fleet(0, size=1), 0.0)]
-    seen += [(statuses(0), fleet(0, 1, size=2), 10.0), (half, fleet(0, 1, size=2), 11.0)]
-    seen += [
+    observed = [(statuses(0), fleet(0, size=1), 0.0)]
+    observed += [(statuses(0), fleet(0, 1, size=2), 10.0), (half, fleet(0, 1, size=2), 11.0)]
+    observed += [
         (statuses(0), fleet(0, 1, size=2), 10.0 + WAITED_S),
         (statuses(0, 1), fleet(0, 1, size=3), 700.0),
     ]
-    seen += [(statuses(0, 1, 2), fleet(0, 1, 2, size=3), 701.0)]
-    told = []
-    for workers, pods, now in seen:
+    observed += [(statuses(0, 1, 2), fleet(0, 1, 2, size=3), 701.0)]
+    messages = []
+    for workers, pods, now in observed:
         it.observe(workers, pods, now)
-        told.append(it.progress_text if it.is_awaited else None)
+        messages.append(it.progress_text if it.is_awaited else None)
     one_of_two, two_of_three = (f"workers are starting: {n} of {n + 1}" for n in (1, 2))
-    assert told == [None, one_of_two, one_of_two, None, two_of_three, None]
+    assert messages == [None, one_of_two, one_of_two, None, two_of_three, None]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -309,12 +309,12 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     )
     heir = watched(store, manager, least=0)
     away = iter([StoreUnavailableError("no answer")])
-    told = store.troubles
+    read_troubles = store.troubles
 
     def troubles() -> Troubles:
         if (error := next(away, None)) is not None:
             raise error
-        return told()
+        return read_troubles()
 
     monkeypatch.setattr(store, "troubles", troubles)
     heir.take_over()
@@ -381,9 +381,9 @@ def test_a_new_leader_does_not_mistake_the_autoscalers_size_for_a_users(
 
 def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
     """A new leader; `number` is the chart's `worker.replicas`."""
-    made = Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, installed=number)
-    made.take_over()
-    return made
+    membership = Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, installed=number)
+    membership.take_over()
+    return membership
 
 
 def test_a_new_worker_set_gets_the_size_of_the_chart_values() -> None:

@@ -41,7 +41,7 @@ from cerebro.state.runs import rungs
 from cerebro.state.runs.concurrent_runs import finished_models, obstacle
 from controller.sharing.claims import claim
 from research.simulation.scenario import EXPERIMENT
-from tests.controller.searches import WORKERS, ask, search_of, simulation
+from tests.controller.searches import WORKERS, request_at, search_of, simulation
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
     "stopping": (ASHA(), 12, 4),
@@ -52,17 +52,17 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 
 
 @cache
-def told(name: str) -> tuple[Event, ...]:
+def search_log(name: str) -> tuple[Event, ...]:
     """Return the log of a finished search."""
     procedure, samples, epochs = SEARCHES[name]
-    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
-    made.run(limit=20_000)
-    return tuple(made.log)
+    sim = simulation(search_of(procedure, samples=samples), epochs=epochs)
+    sim.run(limit=20_000)
+    return tuple(sim.log)
 
 
 @cache
 def ended(name: str) -> ExperimentState:
-    return fold(EXPERIMENT, told(name))
+    return fold(EXPERIMENT, search_log(name))
 
 
 def run_of(name: str) -> Run:
@@ -74,7 +74,7 @@ def run_of(name: str) -> Run:
 def test_every_reader_accepts_every_prefix_of_a_search_log(name: str) -> None:
     """Runs without models, models at rungs and clones give numbers that match the events."""
     state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
-    for event in told(name):
+    for event in search_log(name):
         meter.observe(state, event)
         state.apply(event)
         sub_epochs += isinstance(event, TaskCommitted) and "/train/" in event.task
@@ -165,9 +165,12 @@ def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> No
         assert set(result.history().query("model == @clone.id")["epoch"]) == set(
             range(branch + 1, clone.completed_epochs + 1)
         )
-        own, parent = curves[clone.id], run.models[clone.lineage.parent]
-        assert (own.x[0], own.y[0]) == (branch, parent.metric("loss", branch, validated=False))
-        assert (own.parent, own.branch) == (clone.lineage.parent, branch)
+        clone_curve, parent = curves[clone.id], run.models[clone.lineage.parent]
+        assert (clone_curve.x[0], clone_curve.y[0]) == (
+            branch,
+            parent.metric("loss", branch, validated=False),
+        )
+        assert (clone_curve.parent, clone_curve.branch) == (clone.lineage.parent, branch)
         later = next(c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.id)
         parents = next(
             c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.lineage.parent
@@ -183,7 +186,7 @@ def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> No
 def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
     """Stopped models and models at the last rung no longer change."""
     state = ExperimentState(name=EXPERIMENT)
-    for event in told("promotion"):
+    for event in search_log("promotion"):
         state.apply(event)
         fits = [run for run in state.runs.values() if run.kind == "fit"]
         if any(
@@ -204,11 +207,11 @@ def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
 def test_a_grid_with_added_models_reports_no_share_of_epochs() -> None:
     """Models have different numbers of epochs; a stopped run reports its progress."""
     models: tuple[dict[str, Any], ...] = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 0.1))
-    made = simulation(None, epochs=3, models=models)
+    sim = simulation(None, epochs=3, models=models)
     new = NewModel(hyperparams=models[1], epochs=5, checkpoint=ParentCheckpoint(model="m00"))
-    ask(made, 7.0, ModelsAdded(run="fit-1", models=(new,), by="ada"))
-    made.run(limit=20_000)
-    state = fold(EXPERIMENT, made.log)
+    request_at(sim, 7.0, ModelsAdded(run="fit-1", models=(new,), by="ada"))
+    sim.run(limit=20_000)
+    state = fold(EXPERIMENT, sim.log)
     run = state.runs["fit-1"]
     assert run.state is RunState.FINISHED
     assert len(run.models) == 3

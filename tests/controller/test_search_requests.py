@@ -31,22 +31,22 @@ from tests.search.own_procedures import Halving
 def test_search_requests_use_no_device_and_avoid_training_workers() -> None:
     """They go to ETL containers in pods, or else to a worker's executor without a device."""
     for has_pods in (False, True):
-        made = searched(scenario={"has_pods": has_pods})
-        fit_of(made)
-        asked = [each for each in made.log if isinstance(each, TaskAssigned) and "/search/" in each.task]
-        assert asked
-        assert all(each.devices == () for each in asked)
-        assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
+        sim = searched(scenario={"has_pods": has_pods})
+        fit_of(sim)
+        requests = [each for each in sim.log if isinstance(each, TaskAssigned) and "/search/" in each.task]
+        assert requests
+        assert all(each.devices == () for each in requests)
+        assert {each.worker.endswith("-etl") for each in requests} == {has_pods}
 
 
 def test_a_run_names_the_search_request_that_it_waits_for() -> None:
     """The run waits for a worker that runs searches, or for the procedure's orders."""
-    made = searched()
-    for each in made._workers._workers.values():
+    sim = searched()
+    for each in sim._workers._workers.values():
         each.kinds = tuple(kind for kind in each.kinds if kind != "search")
     with pytest.raises(RuntimeError, match="no end after 50 steps"):
-        made.run(limit=50)
-    state = made.core.state
+        sim.run(limit=50)
+    state = sim.core.state
     why = "waiting for a worker that runs search procedures"
     assert waiting_for(state, state.runs["fit-1"]) == why
     state.workers["worker-0"].kinds |= {"search"}
@@ -56,8 +56,8 @@ def test_a_run_names_the_search_request_that_it_waits_for() -> None:
 def test_another_worker_repeats_a_lost_search_request() -> None:
     """The answer does not depend on the attempt."""
     outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
-    made = searched(scenario={"outages": outages, "search_s": 3.0})
-    run = fit_of(made)
+    sim = searched(scenario={"outages": outages, "search_s": 3.0})
+    run = fit_of(sim)
     attempts = [
         len(task.attempts) for key, task in run.tasks.by_key.items() if TaskKey.parse(key).kind == "search"
     ]
@@ -73,8 +73,10 @@ def test_workers_draw_suggestions_if_the_controller_lacks_the_library() -> None:
     search = search_of(ASHA(eta=2, sampler=TPE(startup=3)), samples=8)
     undisturbed = simulation(search, epochs=4, **draws)
     expected = story(fit_of(undisturbed))
-    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/suggestions-" in e.task]
-    assert sum(len(each.result.answer.values) for each in asked if each.result.answer) == 8
+    requests = [
+        e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/suggestions-" in e.task
+    ]
+    assert sum(len(each.result.answer.values) for each in requests if each.result.answer) == 8
     for write in range(0, undisturbed.writes, 23):
         died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
         assert story(fit_of(died)) == expected
@@ -87,11 +89,11 @@ def test_a_search_request_does_not_wait_for_other_experiments() -> None:
         return loss(body) if "lr" in body.hyperparams else {"loss": 1.0}
 
     others = [neighbour("other", 6, 8), neighbour("third", 3, 8)]
-    made = simulation(search_of(OWN), epochs=4, procedure=Halving, metrics=metrics, neighbours=others)
-    run = fit_of(made)
+    sim = simulation(search_of(OWN), epochs=4, procedure=Halving, metrics=metrics, neighbours=others)
+    run = fit_of(sim)
     assert run.state is RunState.FINISHED
     newest, waits = 0.0, []
-    for event in made.log:
+    for event in sim.log:
         if isinstance(event, TaskAssigned) and "/search/" in event.task:
             waits.append(event.time - newest)
         elif isinstance(event, RunStarted | ValuesSuggested | SearchDecided | TaskCommitted):
@@ -103,9 +105,9 @@ def test_a_search_request_does_not_wait_for_other_experiments() -> None:
 def busy(draw_s: float) -> float:
     """Return the workers' training share of time until the last new model; a sub-epoch takes a second."""
     search = search_of(Random(sampler=TPE()), samples=16)
-    made = simulation(search, epochs=8, installed_samplers=frozenset({"random"}), search_s=draw_s)
-    run = fit_of(made)
-    until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
+    sim = simulation(search, epochs=8, installed_samplers=frozenset({"random"}), search_s=draw_s)
+    run = fit_of(sim)
+    until = max(each.time for each in sim.log if isinstance(each, SearchDecided) and each.add)
     sub_epochs = [
         sub_epoch
         for model in run.models.values()
@@ -132,23 +134,23 @@ def test_a_crashed_search_request_is_retried_before_the_run_pauses() -> None:
     def outcome(body: Any, attempt: int, _worker: str) -> Failure | None:
         return crash if body.kind == "search" and attempt == 1 else None
 
-    made = searched(scenario={"outcome": outcome})
-    assert fit_of(made).state is RunState.FINISHED
-    assert not any(isinstance(each, RunPaused) for each in made.log)
-    assert fold(EXPERIMENT, made.log).runs["fit-1"].state is RunState.FINISHED
+    sim = searched(scenario={"outcome": outcome})
+    assert fit_of(sim).state is RunState.FINISHED
+    assert not any(isinstance(each, RunPaused) for each in sim.log)
+    assert fold(EXPERIMENT, sim.log).runs["fit-1"].state is RunState.FINISHED
 
 
 def test_a_controller_sleeps_while_a_search_is_paused() -> None:
     """A new leader would otherwise replay all answers; it waits until a user resumes the run."""
-    made = searched(raising)
+    sim = searched(raising)
     with pytest.raises(RuntimeError, match="no end after 60 steps"):
-        made.run(limit=60)
-    core = Core(made.core.record)
-    for event in made.log:
+        sim.run(limit=60)
+    core = Core(sim.core.record)
+    for event in sim.log:
         core.apply(event)
     (run,) = core.state.runs.values()
     assert run.state is RunState.PAUSED
     search = core.search_of(run)
     assert search is not None
     assert search.is_behind(run)
-    assert core.wake_s(made.now) > 1
+    assert core.wake_s(sim.now) > 1

@@ -34,7 +34,7 @@ from cerebro.state import ModelState, RunState, position_of
 from cerebro.state.experiment import fold
 from controller.sources.search import Searching
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
-from tests.controller.searches import ask, fit_of, search_of, simulation, story
+from tests.controller.searches import fit_of, request_at, search_of, simulation, story
 
 SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
     "random": (Random(), 8, 2),
@@ -84,10 +84,10 @@ def test_a_search_without_results_fails(is_made: bool) -> None:
 def test_a_population_inherits_a_users_changes() -> None:
     """A clone's learning rate derives from its parent's current one."""
     choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
-    made = simulation(search_of(choice), epochs=2)
+    sim = simulation(search_of(choice), epochs=2)
     for model in ("m00", "m01"):
-        ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
-    run = fit_of(made)
+        request_at(sim, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
+    run = fit_of(sim)
     assert run.state is RunState.FINISHED
     assert {model.hyperparams["lr"] for model in run.models.values() if not model.lineage.sub_epochs} == {0.3}
     assert run.models["m02"].hyperparams["lr"] in (0.15, 0.6)
@@ -131,7 +131,7 @@ def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
             st.dictionaries(st.integers(0, 1), st.floats(0.5, 20), max_size=2)
         ).items()
     ]
-    made = simulation(
+    sim = simulation(
         search_of(procedure, samples=samples),
         epochs=epochs,
         is_validated=data.draw(st.booleans()),
@@ -155,8 +155,8 @@ def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
             if is_stop
             else ModelsAdded(run="fit-1", models=(new,), by="ada")
         )
-        ask(made, at, event)
-    run = fit_of(made)
+        request_at(sim, at, event)
+    run = fit_of(sim)
     assert not run.is_open
     for model in run.models.values():
         assert model.completed_epochs <= model.epochs
@@ -194,27 +194,27 @@ def test_stop_rules_stop_models_of_a_grid() -> None:
 
 def test_a_clone_in_a_search_starts_from_its_parents_checkpoint() -> None:
     """A clone's first sub-epoch reads its parent's last checkpoint."""
-    made = simulation(search_of(PBT(population=4)), epochs=3)
-    run = fit_of(made)
+    sim = simulation(search_of(PBT(population=4)), epochs=3)
+    run = fit_of(sim)
     clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     for clone in clones:
         newest = clone.sub_epochs[clone.lineage.sub_epochs - 1].checkpoint
         assert newest.name.startswith(f"{clone.lineage.parent}/")
         assert clone.kept_sub_epochs[0].epoch > clone.sub_epochs[clone.lineage.sub_epochs - 1].epoch
-    decided = [event for event in made.log if isinstance(event, SearchDecided)]
+    decided = [event for event in sim.log if isinstance(event, SearchDecided)]
     assert any(new.checkpoint is not None for event in decided for new in event.add)
 
 
 def test_adding_a_model_does_not_resume_a_stopped_search() -> None:
     """The run is open again for the added model only."""
-    made = simulation(search_of(Random(), samples=30), epochs=2)
-    ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
-    before = set(fit_of(made).models)
+    sim = simulation(search_of(Random(), samples=30), epochs=2)
+    request_at(sim, 4.0, RunStopRequested(run="fit-1", by="ada"))
+    before = set(fit_of(sim).models)
     new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=2)
-    made.store.append(EXPERIMENT, ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True))
-    made.run(is_begun=True, limit=20_000)
-    run = fold(EXPERIMENT, made.log).runs["fit-1"]
+    sim.store.append(EXPERIMENT, ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True))
+    sim.run(is_begun=True, limit=20_000)
+    run = fold(EXPERIMENT, sim.log).runs["fit-1"]
     assert run.state is RunState.FINISHED
     (added,) = set(run.models) - before
     assert run.models[added].state is ModelState.FINISHED
@@ -223,8 +223,8 @@ def test_adding_a_model_does_not_resume_a_stopped_search() -> None:
 
 def test_total_steps_assume_the_largest_resource_from_the_first_rung() -> None:
     """The position among all steps never decreases, for any grant."""
-    made = simulation(search_of(ASHA(), samples=8), epochs=4)
-    run = fit_of(made)
+    sim = simulation(search_of(ASHA(), samples=8), epochs=4)
+    run = fit_of(sim)
     model = next(model for model in run.models.values() if model.completed_epochs == 4)
     assert model.epochs == 4
     found = [position_of(model, run.fit_rows, sub_epoch) for sub_epoch in range(len(model.sub_epochs))]
@@ -234,7 +234,7 @@ def test_total_steps_assume_the_largest_resource_from_the_first_rung() -> None:
 
 def test_an_interrupted_sub_epoch_goes_before_models_of_higher_priority() -> None:
     """Otherwise it would be revoked and queued repeatedly."""
-    made = simulation(
+    sim = simulation(
         search_of(Hyperband(eta=2)),
         epochs=4,
         is_validated=True,
@@ -243,22 +243,22 @@ def test_an_interrupted_sub_epoch_goes_before_models_of_higher_priority() -> Non
             WorkerOutage(worker="worker-1", start=6.7, length=11.0),
         ],
     )
-    assert fit_of(made).state is RunState.FINISHED
+    assert fit_of(sim).state is RunState.FINISHED
 
 
 def test_resuming_a_model_stopped_by_its_search_suggests_extending_it() -> None:
     """It used all its epochs, so it can be extended but not resumed."""
-    made = simulation(search_of(ASHA(eta=2), samples=8), epochs=4)
-    fit_of(made)
-    state = fold(EXPERIMENT, made.log)
+    sim = simulation(search_of(ASHA(eta=2), samples=8), epochs=4)
+    fit_of(sim)
+    state = fold(EXPERIMENT, sim.log)
     run = state.runs["fit-1"]
     assert run.search is not None
     name = next(name for name in run.search.verdicts if run.models[name].state is ModelState.FINISHED)
     with pytest.raises(ConflictError) as caught:
         events_of(Command(kind=CommandKind.RESUME_MODEL, models=(name,)), state, by="ann")
-    told = str(caught.value)
-    assert f"model {name} of fit-1 was stopped by the search after" in told
-    assert f"({run.search.verdicts[name]})" in told
-    assert "extend it to train more" in told
+    text = str(caught.value)
+    assert f"model {name} of fit-1 was stopped by the search after" in text
+    assert f"({run.search.verdicts[name]})" in text
+    assert "extend it to train more" in text
     extend = Command(kind=CommandKind.EXTEND_MODEL, models=(name,), epochs=4)
     assert events_of(extend, state, by="ann")

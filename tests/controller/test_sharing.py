@@ -137,9 +137,9 @@ def test_stopping_one_run_does_not_affect_another(at: float) -> None:
 def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) -> None:
     """The store's answer contains the commit. Only a run that has just revoked a task queues none."""
     story, other = Story(), Story()
-    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
+    etl_request = EtlRequest(code=SHA, code_fingerprint=SHA)
     planned = etl_plan(2, {"train": 4, "valid": 4})
-    story.tell(RunRequested(run="etl-1", request=asked), RunStarted(run="etl-1", plan=planned))
+    story.tell(RunRequested(run="etl-1", request=etl_request), RunStarted(run="etl-1", plan=planned))
     tasks = [TaskKey(run="etl-1", kind="etl", split="train", partition=number) for number in range(2)]
     for number, key in enumerate(tasks):
         story.start(key, number, ())
@@ -171,12 +171,12 @@ def test_a_changed_priority_changes_the_shares() -> None:
     simulation._at(600.0, raise_it)
     simulation.run()
 
-    def had(name: str) -> float:
+    def share_of(name: str) -> float:
         run = simulation.cores[name].state.runs["fit-1"]
         sub_epochs = [sub_epoch for model in run.models.values() for sub_epoch in model.sub_epochs]
         return sum(sub_epoch.seconds for sub_epoch in sub_epochs if 900 < sub_epoch.started < 5000)
 
-    assert 2.5 < had("other") / had(EXPERIMENT) < 5.0
+    assert 2.5 < share_of("other") / share_of(EXPERIMENT) < 5.0
 
 
 @pytest.mark.slow

@@ -97,15 +97,15 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
     simulation.run()
     log = simulation.log
     (at,) = [n for n, event in enumerate(log) if event.type == "ModelStopRequested"]
-    asked = next(event for event in log[at:] if isinstance(event, TaskAsked))
+    request = next(event for event in log[at:] if isinstance(event, TaskAsked))
     released = next(event for event in log[at:] if isinstance(event, TaskFailed))
     started = next(
         event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == released.worker
     )
-    assert "m00" in asked.task
-    assert asked.task == released.task
+    assert "m00" in request.task
+    assert request.task == released.task
     assert released.failure.kind is FailureKind.PREEMPTED
-    assert asked.time == released.time == started.time == 1.0
+    assert request.time == released.time == started.time == 1.0
     assert states(simulation) == {"m00": "stopped", "m01": "finished", "m02": "finished"}
     assert fold(EXPERIMENT, log).runs["fit-1"].state is RunState.FINISHED
 
@@ -229,8 +229,8 @@ def test_invariants_hold_under_any_commands_at_any_time(  # type: ignore[no-unty
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
     scenario.saves = True
-    made = [(time, command(f"m{model:02}")) for time, command, model in commands]
-    simulation = Steered(scenario, made, models=models, epochs=epochs)
+    timed_commands = [(time, command(f"m{model:02}")) for time, command, model in commands]
+    simulation = Steered(scenario, timed_commands, models=models, epochs=epochs)
     simulation.run()
     assert told_step_by_step(simulation)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
@@ -279,11 +279,11 @@ def test_a_run_with_a_just_resumed_model_does_not_end(monkeypatch: pytest.Monkey
     decide = simulation.store.decide
     resumed: list[int] = []
 
-    def just_before(experiment: str, asked: api.DecideRequest) -> api.DecideAnswer:
-        is_end = any(isinstance(s, api.Note) and isinstance(s.event, RunFinished) for s in asked.steps)
+    def just_before(experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
+        is_end = any(isinstance(s, api.Note) and isinstance(s.event, RunFinished) for s in request.steps)
         if is_end and not resumed:
             resumed.append(simulation.store.append(EXPERIMENT, resume("m01")))
-        return decide(experiment, asked)
+        return decide(experiment, request)
 
     monkeypatch.setattr(simulation.store, "decide", just_before)
     simulation.run()

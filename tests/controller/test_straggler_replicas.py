@@ -83,7 +83,7 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
 
 
 @pytest.mark.parametrize(
-    ("asked", "has_room"),
+    ("worker_status", "has_room"),
     [
         (status(40), True),
         (status(45), False),  # 1.2 x 45 plus 5 % of the volume is more than the 55 bytes free
@@ -93,9 +93,11 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
         (status(45).model_copy(update={"usage": None}), True),
     ],
 )
-def test_a_volume_needs_room_for_a_replica_copy_and_a_reserve(asked: WorkerStatus, has_room: bool) -> None:
+def test_a_volume_needs_room_for_a_replica_copy_and_a_reserve(
+    worker_status: WorkerStatus, has_room: bool
+) -> None:
     """1.2 partitions plus 5 % of the volume, or 20 % on a node's own disk."""
-    assert worker_view(asked, None, silent_s=0.0, lease_s=10.0).has_room is has_room
+    assert worker_view(worker_status, None, silent_s=0.0, lease_s=10.0).has_room is has_room
 
 
 @pytest.mark.slow
@@ -104,16 +106,16 @@ def test_a_worker_without_room_gets_no_replica_copy(monkeypatch: pytest.MonkeyPa
     before = Simulation.snapshot
 
     def snapshot(self: Simulation):  # type: ignore[no-untyped-def]
-        seen = before(self)
-        for name, view in seen.workers.items():
+        original = before(self)
+        for name, view in original.workers.items():
             object.__setattr__(view, "has_room", name.removesuffix("-etl") not in cramped)
-        return seen
+        return original
 
     monkeypatch.setattr(Simulation, "snapshot", snapshot)
     slow = simulate(stragglers({"worker-3": 4.0}), models=16)
-    made = remade(slow.log)
-    assert made
-    assert {worker for _, worker in made} <= {"worker-6-etl", "worker-7-etl"}
+    rebuilt_events = remade(slow.log)
+    assert rebuilt_events
+    assert {worker for _, worker in rebuilt_events} <= {"worker-6-etl", "worker-7-etl"}
 
 
 @pytest.mark.slow
@@ -144,5 +146,5 @@ def test_with_any_slow_workers_sub_epochs_and_copies_are_made_once(  # type: ign
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=workers)
     assert_exclusive(simulation)
     assert max(Counter(remade(simulation.log)).values(), default=0) <= 1
-    own = {(f"p{n}", f"worker-{n}-etl") for n in range(workers)}
-    assert own.isdisjoint(remade(simulation.log))
+    own_replicas = {(f"p{n}", f"worker-{n}-etl") for n in range(workers)}
+    assert own_replicas.isdisjoint(remade(simulation.log))

@@ -90,11 +90,11 @@ def test_a_slow_label_needs_enough_sub_epochs(factors: list[float], sub_epochs: 
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(WELL + 0.01, SLOW_FACTOR - 0.01), max_size=20), st.booleans())
-def test_labels_do_not_change_between_the_thresholds(factors: list[float], had: bool) -> None:
+def test_labels_do_not_change_between_the_thresholds(factors: list[float], was_slow: bool) -> None:
     """Labels stay and none appear, which avoids flicker."""
-    health = labelled(1.6) if had else HealthAnswer()
+    health = labelled(1.6) if was_slow else HealthAnswer()
     for factor in factors:
-        assert all(each.is_slow and had for each in label([took(factor, 1.0, 1.0)], there(3), health))
+        assert all(each.is_slow and was_slow for each in label([took(factor, 1.0, 1.0)], there(3), health))
 
 
 def test_a_lone_worker_is_not_slow() -> None:

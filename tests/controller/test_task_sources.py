@@ -30,9 +30,9 @@ from tests.controller.trials import test_measuring
 
 def validated() -> Simulation:
     scenario = Scenario(replicas=own_partition(2))
-    made = Simulation(scenario, request(2, 1), plan(2, 2, validated=True))
-    made.run()
-    return made
+    simulation = Simulation(scenario, request(2, 1), plan(2, 2, validated=True))
+    simulation.run()
+    return simulation
 
 
 def two_devices_each() -> Simulation:

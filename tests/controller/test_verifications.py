@@ -34,10 +34,10 @@ def simulate(
     seed: int = 0,
 ) -> Simulation:
     scenario.device_kind = "cpu"
-    asked = request(models, epochs).model_copy(update={"verify": verify, "seed": seed})
-    made = Simulation(scenario, asked, plan(models, partitions))
-    made.run(limit=50_000)
-    return made
+    fit_request = request(models, epochs).model_copy(update={"verify": verify, "seed": seed})
+    simulation = Simulation(scenario, fit_request, plan(models, partitions))
+    simulation.run(limit=50_000)
+    return simulation
 
 
 def fitted(simulation: Simulation) -> Run:
@@ -60,12 +60,12 @@ def test_a_share_of_the_sub_epochs_is_re_executed_elsewhere_and_is_equal() -> No
     """Another worker re-executes each drawn sub-epoch once, from its original input checkpoint."""
     given: list[VerificationTask] = []
 
-    def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         if isinstance(body, VerificationTask):
             given.append(body)
         return None
 
-    simulation = simulate(Scenario(replicas=everywhere(3), outcome=look))
+    simulation = simulate(Scenario(replicas=everywhere(3), outcome=outcome))
     run = fitted(simulation)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
     assert_exclusive(simulation)
@@ -249,16 +249,16 @@ def test_checkpoints_that_a_verification_reads_stay_until_it_finishes() -> None:
     kept: list[tuple[int, frozenset[str]]] = []
     simulation: Simulation
 
-    def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         if isinstance(body, TrainTask):
             kept.append((body.sub_epoch, frozenset(body.keep)))
             verifications = simulation.core.state.runs["fit-1"].verifications
             assert verifications.needed(body.model) <= {*body.keep}
         return None
 
-    scenario = Scenario(replicas=everywhere(2, 4), outcome=look, device_kind="cpu")
-    asked = request(4, 2).model_copy(update={"verify": 1.0})
-    simulation = Simulation(scenario, asked, plan(4, 4))
+    scenario = Scenario(replicas=everywhere(2, 4), outcome=outcome, device_kind="cpu")
+    fit_request = request(4, 2).model_copy(update={"verify": 1.0})
+    simulation = Simulation(scenario, fit_request, plan(4, 4))
     simulation.run(limit=50_000)
     assert any(len(names) > 3 for _, names in kept)
 

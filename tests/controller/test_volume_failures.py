@@ -29,31 +29,31 @@ def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | N
     """Run three models for two epochs; tasks fail as given until `broken_s` seconds have passed."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        return failure_of_task(body) if made.now < broken_s else None
+        return failure_of_task(body) if simulation.now < broken_s else None
 
-    made = Simulation(
+    simulation = Simulation(
         Scenario(replicas=own_partition(2), outcome=outcome), request(3, 2), plan(3, 2, validated=True)
     )
-    made.run()
-    return made
+    simulation.run()
+    return simulation
 
 
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
 def test_a_run_survives_an_unavailable_volume(failure: Failure, broken_s: float) -> None:
     """Each model finishes, each sub-epoch is committed once, and the run resumes by itself."""
-    made = simulated(broken_s, lambda body: failure)
-    state = fold(EXPERIMENT, made.log)
+    sim = simulated(broken_s, lambda body: failure)
+    state = fold(EXPERIMENT, sim.log)
     assert_complete(state, epochs=2, partitions=2)
     assert {model.state for model in state.runs["fit-1"].models.values()} == {ModelState.FINISHED}
-    commits = [event.task for event in made.log if isinstance(event, TaskCommitted)]
+    commits = [event.task for event in sim.log if isinstance(event, TaskCommitted)]
     assert len(commits) == len(set(commits))
-    pauses = [event for event in made.log if isinstance(event, RunPaused)]
+    pauses = [event for event in sim.log if isinstance(event, RunPaused)]
     if broken_s > 5:
         assert all(event.volume == "/volumes/x" and "/volumes/x" in event.reason for event in pauses)
     assert len(pauses) <= 8, "the pauses grow"
-    assert len(pauses) == sum(isinstance(event, RunResumed) for event in made.log)
-    assert made.now < broken_s + 150, "it goes on within two minutes"
+    assert len(pauses) == sum(isinstance(event, RunResumed) for event in sim.log)
+    assert sim.now < broken_s + 150, "it goes on within two minutes"
 
 
 def test_a_model_that_leaks_file_descriptors_fails_alone() -> None:
@@ -78,14 +78,14 @@ def test_a_model_that_leaks_file_descriptors_fails_alone() -> None:
 def test_a_partition_unreadable_at_its_only_holder_pauses_the_run() -> None:
     """After a pause one attempt of each model tries the volume, so that the log stays short."""
     unread = AWAY.model_copy(update={"volume": "/volumes/x/shard-00000.arrow"})
-    made = simulated(
+    sim = simulated(
         3600.0, lambda body: unread if isinstance(body, TrainTask) and body.partition == 0 else None
     )
-    assert_complete(fold(EXPERIMENT, made.log), epochs=2, partitions=2)
-    pauses = [event for event in made.log if isinstance(event, RunPaused)]
+    assert_complete(fold(EXPERIMENT, sim.log), epochs=2, partitions=2)
+    pauses = [event for event in sim.log if isinstance(event, RunPaused)]
     assert {event.volume for event in pauses} == {unread.volume}
-    failed = sum(isinstance(event, TaskFailed) for event in made.log)
+    failed = sum(isinstance(event, TaskFailed) for event in sim.log)
     assert failed <= 3 * MAX_VOLUME_FAILURES + 3 * len(pauses), (
         "each pause ends with one attempt of each model"
     )
-    assert made.now < 3600 + 150
+    assert sim.now < 3600 + 150

@@ -166,19 +166,21 @@ def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
     story.tell(
         RunFinished(run="fit-1", outcome="finished"), lost(1), WorkerRemoved(worker="worker-1", reason="gone")
     )
-    asked = {}
+    requests = {}
     for number, split in enumerate(("train", "test"), start=1):
         run = f"test-{number}"
         request = EvaluateRequest(kind="test", fit="fit-1", split=split)
         story.tell(RunRequested(run=run, request=request))
         story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
         slots = DeviceSlots(story.state.workers.values())
-        made = story.state.runs[run]
-        asked[split] = [str(key) for _, key in replica_tasks(story.state, made, None, slots, Exclusions())]
+        test_run = story.state.runs[run]
+        requests[split] = [
+            str(key) for _, key in replica_tasks(story.state, test_run, None, slots, Exclusions())
+        ]
         # A starting worker may bring it.
-        assert replica_tasks(story.state, made, None, slots, Exclusions(), is_filling=True) == []
+        assert replica_tasks(story.state, test_run, None, slots, Exclusions(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
-    assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
+    assert requests == {"train": ["test-1/etl/train/p1"], "test": []}
 
 
 # --- Workers without data ---

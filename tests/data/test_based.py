@@ -137,9 +137,9 @@ def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
 )
 def test_an_invalid_layout_is_rejected_cheaply(tmp_path: Path, what: str, why: str) -> None:
     """The reader stops at the first error, and rejects a layout that is too long without reading it."""
-    told = f'{{"base":"{_BASE}","size":9,{what}}}'.encode()
+    layout = f'{{"base":"{_BASE}","size":9,{what}}}'.encode()
     path = tmp_path / "u0.pt"
-    path.write_bytes(told + struct.pack("<Q16s", len(told), b"cerebro: based 1"))
+    path.write_bytes(layout + struct.pack("<Q16s", len(layout), b"cerebro: based 1"))
     with path.open("rb") as file, pytest.raises(UnreadableLayoutError) as error:
         layout_of(file)
     assert why in str(error.value.__cause__)

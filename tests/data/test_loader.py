@@ -69,7 +69,7 @@ def test_a_pass_yields_each_row_once(
             return
         size = max(1, int(count * batch_share))
         loader = PartitionLoader(folders, batch_size=size, seed=seed)
-        seen = []
+        observed = []
         batches = 0
         for inputs, outputs in loader:
             ids = loader.ids
@@ -77,13 +77,13 @@ def test_a_pass_yields_each_row_once(
             assert outputs.tolist() == ids
             assert inputs[:, 0].tolist() == ids
             assert len(ids) == size or batches == len(loader) - 1
-            seen += ids
+            observed += ids
             batches += 1
         assert batches == len(loader)
-        assert len(seen) == count
-        assert len(set(seen)) == len(seen)
+        assert len(observed) == count
+        assert len(set(observed)) == len(observed)
         if seed is None:
-            assert seen == loader.stored_ids()[: len(seen)] == list(range(len(seen)))
+            assert observed == loader.stored_ids()[: len(observed)] == list(range(len(observed)))
 
 
 def test_the_same_seed_gives_the_same_order(folder: Path) -> None:
@@ -260,19 +260,21 @@ def test_ranks_read_the_batches_of_one_loader(size: int, of: int, first: int, se
         for loader in loaders:
             batches = []
             for (_, rows), batch in zip(loader, whole, strict=True):
-                own, every = loader.counts
+                own_rows, every = loader.counts
                 assert every == len(batch)
-                assert len(rows) == max(own, 1)
+                assert len(rows) == max(own_rows, 1)
                 assert rows.tolist() == loader.ids
                 assert set(loader.ids) <= set(batch)
-                batches.append(loader.ids[:own])
+                batches.append(loader.ids[:own_rows])
             assert len(loader) == -(-20 // size)
             read.append(batches)
             counted.append((loader.shared_rows, loader.own_rows))
         assert [[row for part in parts for row in part] for parts in zip(*read, strict=True)] == whole
         assert sum(shared for shared, _ in counted) == 20
         full = [start(share=(index, of)) for index in range(of)]
-        assert [sum(len(rows) for _, rows in loader) for loader in full] == [own for _, own in counted]
+        assert [sum(len(rows) for _, rows in loader) for loader in full] == [
+            own_rows for _, own_rows in counted
+        ]
 
 
 @settings(max_examples=60)
@@ -304,9 +306,9 @@ def test_workers_read_partitions_as_one(rows: list[int], share: float, seed: int
             assert (len(whole), whole.num_rows, whole.shared_rows) == (len(alone), total, rows[number])
             read = [(whole.ids[: whole.counts[0]], whole.counts) for _ in whole]
             assert [(part.ids[: part.counts[0]], part.counts) for _ in part] == read[first:]
-            for batch, (ids, (own, every)), due in zip(together, read, alone, strict=True):
+            for batch, (ids, (own_rows, every)), due in zip(together, read, alone, strict=True):
                 assert every == len(due)
-                assert abs(own - rows[number] * every / total) < len(rows)
+                assert abs(own_rows - rows[number] * every / total) < len(rows)
                 batch.extend(map(int, ids))
         assert [sorted(batch) for batch in together] == alone
 

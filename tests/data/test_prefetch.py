@@ -78,15 +78,15 @@ def test_items_come_in_order_for_any_order_of_threads(
     count: int, threads: int, extra: int, seed: int
 ) -> None:
     """Also if each waits for a later one from another thread."""
-    made = [threading.Event() for _ in range(count)]
+    events = [threading.Event() for _ in range(count)]
     rng = Random(seed)
 
     def jobs() -> Iterator[Callable[[], int]]:
         for item in range(count):
             # The first item of a group with one item per thread may wait for the last one.
             last = min(count - 1, item - item % threads + threads - 1)
-            waits = [made[last]] if item % threads == 0 and last != item and rng.random() < 0.5 else []
-            yield partial(_waits_for, waits, made[item], item)
+            waits = [events[last]] if item % threads == 0 and last != item and rng.random() < 0.5 else []
+            yield partial(_waits_for, waits, events[item], item)
 
     assert list(made_ahead(jobs(), threads=threads, depth=threads + extra)) == list(range(count))
     assert not [each for each in threading.enumerate() if each.name == "cerebro-prefetch"]

@@ -36,13 +36,13 @@ Rows = Sequence[tuple[Any, Any]]
 
 def _write(folder: Path, rows: Rows, edges: Sequence[int]) -> PartitionManifest:
     """Write a complete partition in shards split at `edges`."""
-    made: list[ShardManifest] = []
+    manifests: list[ShardManifest] = []
     for index, (start, stop) in enumerate(pairwise(edges)):
         with ShardWriter(folder, index, start=start, stop=stop, source=SOURCE, id_type=pa.int64()) as writer:
             for row in range(start, stop):
                 writer.add(row, *rows[row])
-            made.append(writer.close())
-    manifest = PartitionManifest.of(SOURCE, made)
+            manifests.append(writer.close())
+    manifest = PartitionManifest.of(SOURCE, manifests)
     write_manifest(folder, manifest)
     return manifest
 
@@ -67,11 +67,11 @@ def _columns(draw: st.DrawFn) -> list[list[Any]]:
         rest = draw(st.sampled_from([(), (2,), (1, 3), (0,)]))
         lengths = draw(st.none() | st.lists(st.integers(0, 9), min_size=count, max_size=count))
         random = np.random.default_rng(draw(st.integers(0, 99)))
-        made = [
+        columns = [
             random.integers(0, 2, ((3 if lengths is None else lengths[row]), *rest)).astype(dtype)
             for row in range(count)
         ]
-        fields.append(made if lengths is None else [ragged(row) for row in made])
+        fields.append(columns if lengths is None else [ragged(row) for row in columns])
     return fields
 
 
@@ -105,7 +105,7 @@ def test_batches_have_the_rows_that_were_written(
         patch.setattr(mapped, "_LONG_ROW", long)
         patch.setattr(mapped, "_MAX_BYTES", largest)
         _write(Path(name), rows, sorted({0, *inner, count}))
-        seen = []
+        observed = []
         for index in range(of):
             loader = PartitionLoader([Path(name)], batch_size=size, seed=seed, first=first, share=(index, of))
             for inputs, outputs in loader:
@@ -117,8 +117,8 @@ def test_batches_have_the_rows_that_were_written(
                         found = _leaf(batch, place)
                         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
                         assert np.array_equal(found, expected)
-                seen += ids[: loader.counts[0]]
-        assert len(seen) == len(set(seen)) == max(0, count - first * size)
+                observed += ids[: loader.counts[0]]
+        assert len(observed) == len(set(observed)) == max(0, count - first * size)
 
 
 @settings(deadline=None, max_examples=15)
@@ -330,12 +330,14 @@ def test_merged_partitions_have_ragged_rows(tmp_path: Path) -> None:
     ]
     for (whole, numbers), *read in zip(alone, *parts, strict=True):
         assert [row.tolist() for row in whole] == [[number] * (number % 10) for number in numbers.tolist()]
-        own = [(rows[:own], outputs[:own]) for (rows, outputs), own in zip(read, _own(parts), strict=True)]
+        own = [
+            (rows[:own], outputs[:own]) for (rows, outputs), own in zip(read, _own_rows(parts), strict=True)
+        ]
         assert sorted(number for _, outputs in own for number in outputs.tolist()) == sorted(numbers.tolist())
         assert sum(len(rows.values) for rows, _ in own) == len(whole.values)
 
 
-def _own(loaders: Sequence[PartitionLoader]) -> list[int]:
+def _own_rows(loaders: Sequence[PartitionLoader]) -> list[int]:
     return [loader.counts[0] for loader in loaders]
 
 

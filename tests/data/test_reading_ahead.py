@@ -23,10 +23,10 @@ def times(gather_s: float, step_s: float, *, waiting: float = 0.0, num_bytes: in
 
 
 def after(*passes: PassTimes, cores: int = 8, memory: int | None = None) -> ReadingAhead:
-    made = ReadingAhead(cores, memory)
+    reader = ReadingAhead(cores, memory)
     for each in passes:
-        made.learn("m", each)
-    return made
+        reader.learn("m", each)
+    return reader
 
 
 def test_without_measurements_the_defaults_apply() -> None:
@@ -102,16 +102,16 @@ def test_reading_ahead_yields_bit_identical_batches(tmp_path: Path, ahead: Ahead
     """In the same order in each pass, also from the middle."""
     folder = tmp_path / "p"
     write_partition(folder, [17, 0, 25, 11])
-    told: list[PassTimes] = []
+    messages: list[PassTimes] = []
 
     def passes(reading: Reading | None) -> list[list[torch.Tensor]]:
-        made = PartitionLoader([folder], batch_size=7, seed=3, first=2)
-        made.reading = reading
-        return [[tensor for pair in made for tensor in (*pair, torch.tensor(made.ids))] for _ in range(2)]
+        loader = PartitionLoader([folder], batch_size=7, seed=3, first=2)
+        loader.reading = reading
+        return [[tensor for pair in loader for tensor in (*pair, torch.tensor(loader.ids))] for _ in range(2)]
 
-    plain, found = passes(None), passes(Reading(ahead, told.append))
+    plain, found = passes(None), passes(Reading(ahead, messages.append))
     for one, other in zip(plain, found, strict=True):
         assert len(one) == len(other) > 6
         assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
-    assert [each.used for each in told] == [len(each) // 3 for each in plain]
-    assert all(each.gather_s > 0 and each.num_bytes > 0 and each.busy_s >= 0 for each in told)
+    assert [each.used for each in messages] == [len(each) // 3 for each in plain]
+    assert all(each.gather_s > 0 and each.num_bytes > 0 and each.busy_s >= 0 for each in messages)

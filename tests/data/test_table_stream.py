@@ -93,9 +93,9 @@ def test_a_row_that_contradicts_the_first_rows_is_an_error(
     path.write_text(f"id,number,word,empty\n{LATER}{row}\n{LATER}")
     with pytest.raises(MetadataError) as refused:
         read(str(path))
-    told = str(refused.value)
-    assert f"{path}, row 21, column {column!r}, has {value!r}" in told
-    assert "Parquet" in told
+    text = str(refused.value)
+    assert f"{path}, row 21, column {column!r}, has {value!r}" in text
+    assert "Parquet" in text
     found = read(str(path), {column: "string"})
     assert found.column(column)[20].as_py() == value
     assert found.num_rows == 41

@@ -108,19 +108,19 @@ class Platform:
             ["valkey-server", *settings.split(), "--requirepass", self._password, "--save", ""],
             mounts={"store": "/data"},
         )
-        own = {
+        variables = {
             "CEREBRO_BIND": f"127.0.0.1:{self.ports['kvs-api']}",
             "CEREBRO_REDIS_URL": f"redis://:{self._password}@127.0.0.1:{self.ports['redis']}/0",
             "CEREBRO_TOKEN": self.token,
         }
-        self.run("kvs-api", "control", ["python", "-m", "kvs_api"], own)
+        self.run("kvs-api", "control", ["python", "-m", "kvs_api"], variables)
 
     def _start_worker(self, pod: str, client: Mapping[str, str]) -> None:
         for name, container, handlers in (
             (f"{pod}-etl", "etl", ["etl_worker", "cerebro.worker.searches"]),
             (pod, "worker", ["model_hopper", "trial_runner"]),
         ):
-            own = {
+            variables = {
                 "CEREBRO_WORKER": name,
                 "CEREBRO_CORES": "1",
                 "CEREBRO_POD": pod,
@@ -128,7 +128,7 @@ class Platform:
                 "CEREBRO_CONTAINER": container,
             }
             command = ["python", "-m", "cerebro.worker.agent", "--handlers", *handlers]
-            environment = {**client, **own, **self._health(name)}
+            environment = {**client, **variables, **self._health(name)}
             self.run(name, "worker", command, environment, _COMMON, mounts={pod: "/volumes/shards"})
 
     def _health(self, name: str) -> dict[str, str]:

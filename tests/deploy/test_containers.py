@@ -54,12 +54,12 @@ def own_platform(tmp_path: Path) -> Iterator[Platform]:
 
 def _platform(folder: Path) -> Iterator[Platform]:
     containers.require()
-    made = Platform(folder)
+    platform = Platform(folder)
     try:
-        made.start()
-        yield made
+        platform.start()
+        yield platform
     finally:
-        made.end()
+        platform.end()
 
 
 @pytest.fixture(autouse=True)

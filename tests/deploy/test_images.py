@@ -153,7 +153,7 @@ def test_the_control_image_has_all_libraries_of_its_services() -> None:
 def test_trimming_keeps_the_files_for_reading_buckets(tmp_path: Path) -> None:
     """Trimming removes AWS' other services and packages' tests, but keeps S3 and the sign-in."""
     finish = load("finish")
-    gone = ["botocore/data/ec2/x.json", "numpy/linalg/tests/t.py", "pyarrow/libarrow_flight.so.1"]
+    removed = ["botocore/data/ec2/x.json", "numpy/linalg/tests/t.py", "pyarrow/libarrow_flight.so.1"]
     kept = [
         "botocore/data/s3/x.json",
         "botocore/data/sts/x.json",
@@ -161,12 +161,12 @@ def test_trimming_keeps_the_files_for_reading_buckets(tmp_path: Path) -> None:
         "numpy/linalg/a.py",
         "pyarrow/libarrow.so.1",
     ]
-    for name in gone + kept:
+    for name in removed + kept:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     finish.trim(tmp_path, "control")
-    assert [name for name in gone if (tmp_path / name).exists()] == []
+    assert [name for name in removed if (tmp_path / name).exists()] == []
     assert [name for name in kept if not (tmp_path / name).exists()] == []
 
 
@@ -223,13 +223,13 @@ def test_the_controller_needs_no_generated_class_of_the_kubernetes_client(tmp_pa
 @pytest.mark.slow
 def test_samplers_work_in_the_control_image(tmp_path: Path) -> None:
     """Trimming removes Optuna's database and its dependencies; TPE and CMA-ES still sample."""
-    gone = ["alembic", "greenlet", "mako", "sqlalchemy"]
-    for name in gone:
+    removed = ["alembic", "greenlet", "mako", "sqlalchemy"]
+    for name in removed:
         (tmp_path / name).mkdir()
     load("finish").trim(tmp_path, "control")
     assert list(tmp_path.iterdir()) == []
     program = (
-        f"import sys; sys.modules.update(dict.fromkeys({[*gone, 'yaml', 'scipy', 'torch']!r}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({[*removed, 'yaml', 'scipy', 'torch']!r}))\n"
         "from cerebro.contract.search import CMA, RandomSampler, TPE, Uniform\n"
         "from cerebro.search.history import Past\n"
         "from cerebro.search.samplers import suggest\n"

@@ -24,12 +24,12 @@ FOLDER = Path(sys.prefix) / "tools"
 
 def helm() -> Path:
     """Return the path of helm. Without helm the calling test is skipped; in CI it fails."""
-    return _wanted("helm")
+    return _tool_path("helm")
 
 
 def kubectl() -> Path:
     """Return the path of kubectl. Without kubectl the calling test is skipped; in CI it fails."""
-    return _wanted("kubectl")
+    return _tool_path("kubectl")
 
 
 def find(program: str) -> Path | None:
@@ -45,7 +45,7 @@ def find(program: str) -> Path | None:
     return unpacked
 
 
-def _wanted(program: str) -> Path:
+def _tool_path(program: str) -> Path:
     found = find(program)
     if found is None:
         # A local import, since `make tools` installs no development tools.

@@ -152,13 +152,13 @@ class FakeStore:
                         return known.seq
                     raise ConflictError(f"run {event.run!r} was requested already")
         state = ExperimentState(name=experiment)
-        told = event.model_copy(update={"seq": len(log) + 1, "time": NOW})
-        for each in (*log, told):
+        numbered = event.model_copy(update={"seq": len(log) + 1, "time": NOW})
+        for each in (*log, numbered):
             state.apply(each)
-        log.append(told)
+        log.append(numbered)
         if once:
-            self.said[once] = told.seq
-        return told.seq
+            self.said[once] = numbered.seq
+        return numbered.seq
 
     def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         self._called("request_stacks")

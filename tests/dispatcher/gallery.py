@@ -97,7 +97,7 @@ def gallery(folder: Path) -> Bench:
     )
     for story in (
         _digits(store, volumes), Story("new"), _preparing(store, volumes), _broken(), _done(), _steered(),
-        _old(), _gone(),
+        _old(), _deleted_story(),
     ):  # fmt: skip
         store.add(story)
     usage = WorkerUsage(
@@ -128,7 +128,7 @@ def registered_models() -> tuple[RegisteredModel, ...]:
     )  # fmt: skip
     of = ExperimentRecord(name="digits", locators=Locators(train=Locator(metadata="m.csv")))
     copy = source.checkpoint.model_copy(update={"name": ".registry/digits/v1/model.pt"})
-    made = ModelVersion(
+    model_version = ModelVersion(
         name="digits",
         version=1,
         state="ready",
@@ -137,7 +137,7 @@ def registered_models() -> tuple[RegisteredModel, ...]:
         experiment=of,
         checkpoint=copy,
     )
-    failed = made.model_copy(
+    failed = model_version.model_copy(
         update={
             "version": 2,
             "state": "failed",
@@ -145,19 +145,23 @@ def registered_models() -> tuple[RegisteredModel, ...]:
             "error": "digits/fit-1/m03/u1.pt is gone",
         }
     )
-    copying = made.model_copy(update={"version": 3, "state": "copying", "checkpoint": None})
-    return (RegisteredModel(name="digits", versions=(made, failed, copying), aliases={"champion": 1}),)
+    copying = model_version.model_copy(update={"version": 3, "state": "copying", "checkpoint": None})
+    return (
+        RegisteredModel(name="digits", versions=(model_version, failed, copying), aliases={"champion": 1}),
+    )
 
 
 def tabs() -> list[str]:
     """Pages to check in every look: the list, the cluster, and all tabs of a running experiment."""
-    own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)]
-    return ["/experiments", "/start", "/cluster", "/registry", *own]
+    tab_paths = [
+        f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)
+    ]
+    return ["/experiments", "/start", "/cluster", "/registry", *tab_paths]
 
 
 def paths() -> list[str]:
     """All pages that differ: every tab of a running experiment, and the special pages of the others."""
-    own = [
+    page_paths = [
         "/experiments",
         "/experiments?archived=all&q=d",
         "/experiments?q=nothing-like-it",
@@ -165,7 +169,7 @@ def paths() -> list[str]:
         "/cluster",
         "/registry",
     ]
-    own += ["/start/digits", "/nowhere"]
+    page_paths += ["/start/digits", "/nowhere"]
     of_digits = [f"/experiments/digits{tab}" for tab in TABS]
     more = [
         "/models?pick=m00,m01&sort=best", "/models?filter=lr+%3E%3E", "/models?filter=state+%3D+nothing",
@@ -184,7 +188,7 @@ def paths() -> list[str]:
     ]
     some += ["preparing/data", "done/schedule", "done/history", "steered/history", "broken/schedule"]
     return [
-        *own, *of_digits, *(f"/experiments/digits{each}" for each in more), *others,
+        *page_paths, *of_digits, *(f"/experiments/digits{each}" for each in more), *others,
         *(f"/experiments/{each}" for each in some),
     ]  # fmt: skip
 
@@ -285,7 +289,7 @@ def _old() -> Story:
     return story
 
 
-def _gone() -> Story:
+def _deleted_story() -> Story:
     story = Story("gone")
     story.workers_join()
     story.etl()

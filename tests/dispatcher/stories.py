@@ -66,9 +66,9 @@ class Story:
     def tell(self, event: Event, takes_s: float = 1.0) -> None:
         """Append an event, `takes_s` seconds after the previous one."""
         self.time += takes_s
-        told = event.model_copy(update={"seq": len(self.events) + 1, "time": self.time})
-        self.state.apply(told)
-        self.events.append(told)
+        numbered = event.model_copy(update={"seq": len(self.events) + 1, "time": self.time})
+        self.state.apply(numbered)
+        self.events.append(numbered)
 
     def workers_join(self, number: int = 2) -> None:
         for index in range(number):

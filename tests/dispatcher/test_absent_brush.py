@@ -39,16 +39,18 @@ PLACE = """([axis, place]) => {
 
 def story() -> Story:
     """Four models of one epoch, two without momentum."""
-    told = Story("digits")
-    told.workers_join()
-    told.etl()
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
     request = FitRequest(code=CODE, models=MODELS, epochs=1, metric="accuracy", mode="max")
-    told.tell(RunRequested(run="fit-1", request=request, author="ada"))
+    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
     models = {f"m{i:02}": given for i, given in enumerate(MODELS)}
-    told.tell(RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898})))
+    story.tell(
+        RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898}))
+    )
     for model in models:
-        told.train(model, 1)
-    return told
+        story.train(model, 1)
+    return story
 
 
 def test_an_axis_marks_the_category_of_absent_values() -> None:

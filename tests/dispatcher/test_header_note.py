@@ -12,21 +12,23 @@ from tests.dispatcher.stories import CODE, Story, running_story
 LONG = "the checkpoint volume is full: " + "x" * 200 + " <b>and no more</b>"
 
 
-def head(told: Story, tab: str = "/models") -> str:
+def head(story: Story, tab: str = "/models") -> str:
     """Extract the header of a page."""
     bench = Bench()
-    bench.store.add(told)
-    return bench.signed_in().get(f"/experiments/{told.record.name}{tab}").text.partition('class="tabline"')[0]
+    bench.store.add(story)
+    return (
+        bench.signed_in().get(f"/experiments/{story.record.name}{tab}").text.partition('class="tabline"')[0]
+    )
 
 
 def test_each_page_shows_why_a_run_paused_before_its_plan() -> None:
     """A volume that the plan needs is unusable."""
-    told, reason = Story("new"), "/volumes/shared/x is read-only"
-    told.workers_join()
-    told.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
-    told.pause(reason, "etl-1")
+    story, reason = Story("new"), "/volumes/shared/x is read-only"
+    story.workers_join()
+    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+    story.pause(reason, "etl-1")
     bench = Bench()
-    bench.store.add(told)
+    bench.store.add(story)
     for page in (
         "/experiments",
         "/experiments/new",
@@ -40,11 +42,11 @@ def test_each_page_shows_why_a_run_paused_before_its_plan() -> None:
 
 def test_a_long_reason_is_expandable() -> None:
     """The heading is the beginning of the text; the escaped full text follows."""
-    told = running_story()
-    told.pause(LONG)
+    run_story = running_story()
+    run_story.pause(LONG)
     for tab in ("", "/models", "/schedule"):
         found = re.search(
-            r'<details class="noted noted-paused" id="note">.*?</details>', head(told, tab), re.S
+            r'<details class="noted noted-paused" id="note">.*?</details>', head(run_story, tab), re.S
         )
         assert found is not None, tab
         assert "x" * 200 + " &lt;b&gt;and no more&lt;/b&gt;" in found[0]

@@ -66,10 +66,10 @@ def test_during_a_known_outage_calls_fail_immediately() -> None:
 
 def test_a_hanging_store_times_out_as_fast_as_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one hanging call would block a page for 30 s."""
-    asked: dict[str, float] = {}
+    requests: dict[str, float] = {}
 
     def client(*_: object, retry_for_s: float, timeout_s: float, **__: object) -> None:
-        asked.update(retry_for_s=retry_for_s, timeout_s=timeout_s)
+        requests.update(retry_for_s=retry_for_s, timeout_s=timeout_s)
         raise SystemExit
 
     for name, value in (("CEREBRO_TOKEN", "secret"), ("CEREBRO_SERVER", "http://127.0.0.1:1")):
@@ -78,7 +78,7 @@ def test_a_hanging_store_times_out_as_fast_as_an_unavailable_store(monkeypatch: 
     monkeypatch.setattr(logs, "set_up", lambda *_, **__: None)
     with pytest.raises(SystemExit):
         main_module.main()
-    assert asked["timeout_s"] <= asked["retry_for_s"] == 3.0
+    assert requests["timeout_s"] <= requests["retry_for_s"] == 3.0
 
 
 def test_a_command_is_tried_despite_a_known_outage(bench: Bench) -> None:

@@ -60,8 +60,8 @@ def _environment(port: int) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
     """A preloaded dispatcher, for tests that do not need a fresh interpreter."""
-    with Forks("dispatcher.__main__") as made:
-        yield made
+    with Forks("dispatcher.__main__") as forks:
+        yield forks
 
 
 @contextmanager

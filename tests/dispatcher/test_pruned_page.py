@@ -8,7 +8,7 @@ from cerebro.contract.events import Event, ModelStopRequested
 from cerebro.contract.search import ASHA
 from cerebro.state import ModelState, Run
 from cerebro.state.experiment import fold
-from tests.controller.searches import ask, fit_of, search_of, simulation
+from tests.controller.searches import fit_of, request_at, search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import NOW, record
@@ -17,11 +17,11 @@ from tests.dispatcher.stories import NOW, record
 @cache
 def log() -> tuple[Event, ...]:
     """A finished search in which a user stopped one model."""
-    made = simulation(search_of(ASHA(eta=2), samples=8, keep=2), epochs=4)
-    ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
-    fit_of(made)
-    late = NOW - made.log[-1].time - 60
-    return tuple(event.model_copy(update={"time": event.time + late}) for event in made.log)
+    sim = simulation(search_of(ASHA(eta=2), samples=8, keep=2), epochs=4)
+    request_at(sim, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    fit_of(sim)
+    late = NOW - sim.log[-1].time - 60
+    return tuple(event.model_copy(update={"time": event.time + late}) for event in sim.log)
 
 
 def shown() -> tuple[Run, Browser]:

@@ -30,10 +30,10 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 def log_of(name: str) -> tuple[Event, ...]:
     """A finished search, or a prefix of its log."""
     procedure, samples, epochs = SEARCHES[name]
-    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
-    made.run(limit=20_000)
-    late = NOW - made.log[-1].time - 60
-    return tuple(event.model_copy(update={"time": event.time + late}) for event in made.log)
+    sim = simulation(search_of(procedure, samples=samples), epochs=epochs)
+    sim.run(limit=20_000)
+    late = NOW - sim.log[-1].time - 60
+    return tuple(event.model_copy(update={"time": event.time + late}) for event in sim.log)
 
 
 def shown(name: str, events: Sequence[Event] | None = None) -> tuple[Bench, Browser]:

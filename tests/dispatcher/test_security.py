@@ -83,11 +83,11 @@ def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) ->
 def test_markup_is_text_in_hover_labels(page: Page, evil_address: str) -> None:
     """Hover over each mark of each figure, since Plotly renders its text as HTML."""
     sign_in(page, evil_address, TOKEN)
-    seen = 0
+    count = 0
     for tab in ("/curves", "/analysis", "/schedule"):
         page.goto(f"{evil_address}/experiments/evil{tab}")
         settle(page)
-        seen += page.evaluate(
+        count += page.evaluate(
             """async () => {
                 let texts = 0;
                 for (const plot of document.querySelectorAll(".js-plotly-plot")) {
@@ -103,7 +103,7 @@ def test_markup_is_text_in_hover_labels(page: Page, evil_address: str) -> None:
             }"""
         )
         assert is_untouched(page), tab
-    assert seen > 0
+    assert count > 0
 
 
 @pytest.mark.processes
@@ -166,7 +166,7 @@ def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.Log
     caplog.set_level(logging.DEBUG)
     bench = gallery(tmp_path)
     client = bench.signed_in()
-    asked = [
+    requests = [
         *paths(),
         "/openapi.json",
         "/metrics",
@@ -174,7 +174,7 @@ def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.Log
         "/api/views/cluster",
         "/api/views/volumes",
     ]
-    for path in asked:
+    for path in requests:
         answer = client.get(path)
         assert TOKEN not in answer.text, path
         assert TOKEN not in str(answer.headers), path

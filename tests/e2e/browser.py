@@ -84,8 +84,8 @@ class Complaints(list[str]):
 
     def check(self, *, allowed: tuple[str, ...] = ()) -> None:
         """Fail if a message contains none in `allowed`."""
-        told = [text for text in self if not any(part in text for part in allowed)]
-        assert told == []
+        messages = [text for text in self if not any(part in text for part in allowed)]
+        assert messages == []
 
 
 def sign_in(page: Page, address: str, token: str, path: str = "/experiments", name: str = "") -> None:

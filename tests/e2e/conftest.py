@@ -52,10 +52,10 @@ def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.Mo
     """Use the shared cluster with a gate for this test."""
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
-    made = Lab(home, tmp_path, names)
-    made.recovered()
-    yield made
-    made.end()
+    lab = Lab(home, tmp_path, names)
+    lab.recovered()
+    yield lab
+    lab.end()
 
 
 @pytest.fixture
@@ -65,17 +65,17 @@ def own_lab(
     """Start a cluster for one test, with settings from the environment, and stop it afterwards."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
-    made: list[Lab] = []
+    labs: list[Lab] = []
 
     def make(workers: int = 2, **environment: str) -> Lab:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         cluster.start(tmp_path / "home", workers=workers, tensorboard=False, timeout_s=DEADLINE_S)
-        made.append(Lab(tmp_path / "home", tmp_path, names))
-        return made[-1]
+        labs.append(Lab(tmp_path / "home", tmp_path, names))
+        return labs[-1]
 
     yield make
-    for lab in made:
+    for lab in labs:
         lab.end()
     cluster.stop(tmp_path / "home")
 

@@ -82,8 +82,8 @@ def test_malformed_locators_are_refused(lab: Lab) -> None:
 def test_an_existing_name_with_other_locators_is_refused(lab: Lab, prepared: str) -> None:
     """With the same locators, the call attaches to the experiment."""
     locators = lab.attach(prepared).locators
-    told = rf"'{prepared}' exists already with other dataset locators: .*`cerebro delete {prepared}`"
-    with pytest.raises(ConflictError, match=told):
+    message = rf"'{prepared}' exists already with other dataset locators: .*`cerebro delete {prepared}`"
+    with pytest.raises(ConflictError, match=message):
         Experiment(prepared, locators=lab.tables(train=3))
     assert Experiment(prepared, locators=locators).locators == locators
 

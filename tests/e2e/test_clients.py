@@ -53,14 +53,14 @@ def client(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
     """Read a client's stderr until `word` appears."""
     assert process.stderr is not None
-    seen, deadline = b"", time.monotonic() + DEADLINE_S
+    received, deadline = b"", time.monotonic() + DEADLINE_S
     with selectors.DefaultSelector() as selector:
         selector.register(process.stderr, selectors.EVENT_READ)
-        while word not in seen:
-            assert selector.select(deadline - time.monotonic()), f"no {word!r} in {seen!r}"
+        while word not in received:
+            assert selector.select(deadline - time.monotonic()), f"no {word!r} in {received!r}"
             read = os.read(process.stderr.fileno(), 4096)
-            assert read, f"the client ended: {seen!r}"
-            seen += read
+            assert read, f"the client ended: {received!r}"
+            received += read
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

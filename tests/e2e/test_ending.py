@@ -33,7 +33,7 @@ def preempted(log: Log, worker: str, part: str) -> TaskFailed:
     return event
 
 
-def asked(lab: Lab, worker: str) -> int:
+def count_leaves(lab: Lab, worker: str) -> int:
     """Count the leave requests in the worker's log."""
     return (lab.home.logs / f"{worker}.log").read_text().count("was asked to leave")
 
@@ -47,7 +47,7 @@ def until_told(lab: Lab, worker: str, before: int) -> None:
 
     def is_told() -> bool:
         leaving = {status.record.worker for status in lab.kvs.workers() if status.leaving}
-        return asked(lab, worker) > before and worker in leaving
+        return count_leaves(lab, worker) > before and worker in leaving
 
     until(is_told, f"{worker} reports that it leaves")
 
@@ -60,7 +60,7 @@ def test_sigterm_preempts_a_sub_epoch_and_it_is_repeated(lab: Lab, prepared: str
     spec = TinyTraining(gate=lab.gate.port, holds=[("b", 2)])
     fit = lab.fit(experiment, spec, limits=Limits(max_attempts=1))
     knock = lab.gate.knock()
-    before = asked(lab, knock.worker)
+    before = count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
     lab.gate.open()
@@ -82,7 +82,7 @@ def test_queued_tasks_of_a_leaving_worker_move_immediately(lab: Lab, prepared: s
     log.skip()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="abcd")
     knock = lab.gate.knock()
-    seen, before = len(log.read()), asked(lab, knock.worker)
+    count, before = len(log.read()), count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
     lab.gate.open()
@@ -92,8 +92,8 @@ def test_queued_tasks_of_a_leaving_worker_move_immediately(lab: Lab, prepared: s
     assert result.failures() == {}
     lab.check(experiment, result.run)
     events = log.read()
-    back = next(e.seq for e in events[seen:] if e.type == "WorkerJoined" and e.worker == knock.worker)
-    meanwhile = [e for e in events if seen < e.seq < back]
+    back = next(e.seq for e in events[count:] if e.type == "WorkerJoined" and e.worker == knock.worker)
+    meanwhile = [e for e in events if count < e.seq < back]
     given = [e for e in meanwhile if isinstance(e, TaskAssigned) and e.worker == knock.worker]
     assert [e for e in given if e.seq > ended.seq] == []
     assert len(given) <= 1, "one may have been on its way when the signal came"
@@ -105,7 +105,7 @@ def test_sigterm_preempts_preprocessing_and_it_is_repeated(lab: Lab) -> None:
     log = lab.log(experiment)
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()
-    came, before = time.monotonic(), asked(lab, knock.worker)
+    came, before = time.monotonic(), count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
     # A preprocessing process checks for a leave request at this interval.

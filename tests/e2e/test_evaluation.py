@@ -95,8 +95,8 @@ def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> 
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, Ranking(), tags="au", epochs=1), experiment)
     assert list(result.failures()) == ["m01"]
-    told = "metric 'odds' of model m01 is a number in epoch 1, partition .* a ratio before .* return it always as"
-    assert re.search(told, result.failures()["m01"])
+    message = "metric 'odds' of model m01 is a number in epoch 1, partition .* a ratio before .* return it always as"
+    assert re.search(message, result.failures()["m01"])
 
 
 def test_metrics_do_not_depend_on_the_number_of_workers(own_lab: MakeLab) -> None:

@@ -46,9 +46,9 @@ def test_a_fit_has_a_forecast_of_its_end_and_goal(lab: Lab, prepared: str, brake
     log.skip()
     limits = Limits(finish_by=timedelta(seconds=15), workers=(1, 2))
     fit = lab.fit(experiment, Slow(brake), tags="abcdef", epochs=200, limits=limits)
-    made = log.until_type("ForecastMade")
-    assert isinstance(made, ForecastMade)
-    assert made.workers == 2
+    event = log.until_type("ForecastMade")
+    assert isinstance(event, ForecastMade)
+    assert event.workers == 2
     said = experiment.status()
     assert "forecast: ends at" in said
     assert "the goal cannot be kept: to end by" in said
@@ -56,10 +56,10 @@ def test_a_fit_has_a_forecast_of_its_end_and_goal(lab: Lab, prepared: str, brake
     experiment.stop()
     with pytest.warns(UserWarning, match="was stopped by"):
         lab.result(fit, experiment)
-    run = log.state().runs[made.run]
+    run = log.state().runs[event.run]
     assert "forecast: was to end at" in experiment.status()
     # Accuracy is tested in virtual time, since this machine may have become busier.
-    assert run.clock.started < made.time < made.time + made.end.p50_s
+    assert run.clock.started < event.time < event.time + event.end.p50_s
 
 
 @pytest.mark.slow

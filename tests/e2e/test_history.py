@@ -17,9 +17,9 @@ def counted(lab: Lab) -> int:
     return round(sum(row.sub_epochs for row in lab.kvs.history().sub_epochs.values()))
 
 
-def has_counted(lab: Lab, wanted: int) -> bool:
+def has_counted(lab: Lab, expected: int) -> bool:
     """Return True if the history has at least `number` sub-epochs."""
-    return counted(lab) >= wanted
+    return counted(lab) >= expected
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_a_killed_controller_counts_each_sub_epoch_once_in_the_history(own_lab: 
         lab.kill("controller")
         lab.gate.open()
         assert lab.result(fit, experiment).failures() == {}
-        wanted = run * models * partitions * epochs
-        until(partial(has_counted, lab, wanted), f"{wanted} sub-epochs are in the history")
-        assert counted(lab) == wanted
+        expected = run * models * partitions * epochs
+        until(partial(has_counted, lab, expected), f"{expected} sub-epochs are in the history")
+        assert counted(lab) == expected
         assert len(lab.kvs.history().sub_epochs) == models

@@ -50,9 +50,11 @@ def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab)
     log.until(lambda event: isinstance(event, TaskAssigned) and "/search/" in event.task, "a question")
     lab.kill("controller")
     log.until(lambda event: isinstance(event, SearchDecided) and event.number == 6, "decision 6")
-    asked = log.until(lambda event: isinstance(event, TaskAssigned) and "/search/" in event.task, "another")
-    assert isinstance(asked, TaskAssigned)
-    lab.kill(asked.worker)
+    assignment = log.until(
+        lambda event: isinstance(event, TaskAssigned) and "/search/" in event.task, "another"
+    )
+    assert isinstance(assignment, TaskAssigned)
+    lab.kill(assignment.worker)
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = run_of(lab, experiment)
@@ -129,12 +131,12 @@ def test_etl_workers_answer_requests_of_searches(pods: Lab) -> None:
     experiment = pods.prepared()
     space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}
     by_gp = Random(active=2, sampler=GP(startup=2))
-    for search, samples, asked in ((Halving(models=4), None, "actions"), (by_gp, 8, "suggestions")):
+    for search, samples, kind in ((Halving(models=4), None, "actions"), (by_gp, 8, "suggestions")):
         given = {"epochs": 1, "samples": samples, "search": search, **SETTINGS}
         assert experiment.run_fit(TinyTraining(), space, **given).failures() == {}
         run = run_of(pods, experiment)
         check_complete(run)
         assert len(run.models) == (samples or 4)
         tasks = [task for task in run.tasks.by_key.values() if task.key.kind == "search"]
-        assert {(task.key.request or "").partition("-")[0] for task in tasks} == {asked}
+        assert {(task.key.request or "").partition("-")[0] for task in tasks} == {kind}
         assert {task.attempts[-1].worker for task in tasks} <= {"worker-0-etl", "worker-1-etl"}

@@ -201,8 +201,8 @@ def read_the_report(walk: Walk, browser: Browser) -> None:
     report = walk.folder / "report.html"
     waiting.value.save_as(report)
     with window(browser, offline=True) as context:
-        asked: list[str] = []
-        context.on("request", lambda request: asked.append(request.url))
+        requests: list[str] = []
+        context.on("request", lambda request: requests.append(request.url))
         complaints = Complaints()
         page = complaints.listen(context.new_page())
         page.goto(report.as_uri())
@@ -211,7 +211,7 @@ def read_the_report(walk: Walk, browser: Browser) -> None:
         assert "m02" in page.inner_text("body")
         assert violations(page) == []
         page.screenshot(path=walk.folder / "report.png", full_page=True)
-        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
         complaints.check()
 
 

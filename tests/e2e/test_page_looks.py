@@ -56,10 +56,10 @@ def test_every_page_of_a_real_run_is_accessible(
     with window(browser, size, scheme) as context:
         page = complaints.listen(context.new_page())
         sign_in(page, info.dispatcher, info.token())
-        own = [
+        page_paths = [
             f"/experiments/{trained}{tab}" for tab in (*TABS, "/models/m00", f"/models/{failed}", "/delete")
         ]
-        for path in ("/experiments", "/start", "/cluster", *own):
+        for path in ("/experiments", "/start", "/cluster", *page_paths):
             page.goto(info.dispatcher + path)
             settle(page)
             wrong += mistakes(page, path, tmp_path)

@@ -110,11 +110,11 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one_device(own_lab: Make
         ("m00", "single", 1),
         ("m01", "ddp-2", 2),
     }
-    told = mixed.parallel_plans().set_index(["model", "parallel_plan"])
-    assert told["sub_epochs"].to_dict() == {
+    plan_table = mixed.parallel_plans().set_index(["model", "parallel_plan"])
+    assert plan_table["sub_epochs"].to_dict() == {
         ("m00", "single"): 2,
         ("m00", "ddp-2"): 0,
         ("m01", "single"): 0,
         ("m01", "ddp-2"): 2,
     }
-    assert told["ruled out"]["m01", "single"].startswith("out of memory of the device: ")
+    assert plan_table["ruled out"]["m01", "single"].startswith("out of memory of the device: ")

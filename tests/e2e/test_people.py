@@ -83,10 +83,10 @@ def test_a_run_with_changed_and_cloned_models_replays_bit_identically(lab: Lab) 
     assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
     assert clone.lineage.sub_epochs == 3
     assert clone.sub_epochs[2].checkpoint.checksum == parent.sub_epochs[2].checkpoint.checksum
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         assert main(["replay", experiment.name]) == 0
-    assert told.getvalue().count("final state equal to the bit") == 5
+    assert output.getvalue().count("final state equal to the bit") == 5
 
 
 def test_a_changed_rate_that_user_code_resets_fails_its_sub_epoch(lab: Lab) -> None:

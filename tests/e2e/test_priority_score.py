@@ -51,8 +51,8 @@ def test_models_that_learn_are_trained_before_those_that_do_not(lab: Lab) -> Non
     )
     assert result.failures() == {}
     log = lab.log(experiment)
-    told = (event for event in log.read() if isinstance(event, TaskCommitted))
-    committed = [event for event in told if event.task.startswith("fit-1/train/")]
+    commits = (event for event in log.read() if isinstance(event, TaskCommitted))
+    committed = [event for event in commits if event.task.startswith("fit-1/train/")]
     places: dict[str, list[int]] = {}
     for place, event in enumerate(committed):
         curve = event.result.curve

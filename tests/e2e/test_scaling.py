@@ -46,11 +46,11 @@ def test_the_partition_of_a_removed_pod_is_rebuilt_bit_identically(pods: Lab) ->
     before = shards(pods, "worker-1", 1)
     scale(pods, 1)
     log.until_type("WorkerRemoved", worker="worker-1")
-    made = log.until_type("TaskCommitted", task="fit-1/etl/train/p1")
+    event = log.until_type("TaskCommitted", task="fit-1/etl/train/p1")
     pods.gate.open()
     assert pods.result(fit, experiment).failures() == {}
-    assert isinstance(made, TaskCommitted)
-    assert made.worker == "worker-0-etl"
+    assert isinstance(event, TaskCommitted)
+    assert event.worker == "worker-0-etl"
     assert shards(pods, "worker-0", 1) == before
     assert trained_by(pods.check(experiment), "worker-0") == {0, 1}
     assert {status.record.worker for status in pods.kvs.workers()} == {"worker-0", "worker-0-etl"}
@@ -66,12 +66,12 @@ def test_a_pod_that_joins_during_a_run_trains(pods: Lab) -> None:
     fit = pods.fit(experiment, spec, tags="abcd", epochs=2)
     pods.gate.knock()
     scale(pods, 3)
-    made = log.until(lambda event: event.type == "TaskCommitted" and "fit-1/etl" in event.task, "a copy")
+    commit = log.until(lambda event: event.type == "TaskCommitted" and "fit-1/etl" in event.task, "a copy")
     log.until_type("TaskStarted", worker="worker-2")
     pods.gate.open()
     assert pods.result(fit, experiment).failures() == {}
-    assert isinstance(made, TaskCommitted)
-    assert made.worker == "worker-2-etl"
-    partition = int(made.task.removeprefix("fit-1/etl/train/p"))
+    assert isinstance(commit, TaskCommitted)
+    assert commit.worker == "worker-2-etl"
+    partition = int(commit.task.removeprefix("fit-1/etl/train/p"))
     assert shards(pods, "worker-2", partition) == shards(pods, f"worker-{partition}", partition)
     assert partition in trained_by(pods.check(experiment), "worker-2")

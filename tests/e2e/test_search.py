@@ -134,13 +134,13 @@ def test_a_search_keeps_checkpoints_of_the_best_models_only(own_lab: MakeLab) ->
     best = run.best_models(2)
     check_files(lab, experiment, run, {model.id for model in best})
     assert result.best.load()["models"]
-    gone = next(model.id for model in run.models.values() if model not in best)
+    dropped_model = next(model.id for model in run.models.values() if model not in best)
     with pytest.raises(
-        NotFoundError, match=f"the checkpoints of {gone} were removed, because fit-1 keeps those"
+        NotFoundError, match=f"the checkpoints of {dropped_model} were removed, because fit-1 keeps those"
     ):
-        result.model(gone).load()
+        result.model(dropped_model).load()
     with pytest.raises(ConflictError, match="were removed, because fit-1 keeps those of its 2 best models"):
-        experiment.clone(gone, {"lr": 0.02}, warm=True)
+        experiment.clone(dropped_model, {"lr": 0.02}, warm=True)
     assert list(experiment.run_test(best[0].id, split="valid", progress=False).index) == [best[0].id]
     clone = experiment.clone(best[1].id, {"lr": 0.02}, warm=True, epochs=6)
     experiment.watch("fit-1", progress=False)
@@ -182,9 +182,9 @@ def test_a_warm_clones_first_sub_epoch_reads_its_parents_checkpoint(lab: Lab) ->
     first = next(event for event in events if isinstance(event, TaskAssigned) and f"/{clone}/" in event.task)
     before = fold(experiment.name, events[: first.seq - 1])
     key = TaskKey.parse(first.task)
-    told = body(lab.kvs.experiment(experiment.name), before, before.runs["fit-1"], key)
-    assert isinstance(told, TrainTask)
-    assert told.checkpoint == given
+    task_body = body(lab.kvs.experiment(experiment.name), before, before.runs["fit-1"], key)
+    assert isinstance(task_body, TrainTask)
+    assert task_body.checkpoint == given
     content = lab.volumes.checkpoint(given.name).read_bytes()
     assert given.checksum == f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
     assert run_of(lab, experiment).models[clone].completed_epochs == 3

@@ -19,10 +19,10 @@ def test_the_selftest_passes_and_leaves_no_data(
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     status = main(["selftest", "--home", str(home), "--timeout", f"{4 * HANG_S:g}"])
-    told, problem = capsys.readouterr()
-    assert status == 0, told + problem
-    assert "16 sub-epochs, each committed exactly once" in told
-    assert "m03" in told
+    output, problem = capsys.readouterr()
+    assert status == 0, output + problem
+    assert "16 sub-epochs, each committed exactly once" in output
+    assert "m03" in output
     assert list((home / "volumes" / "shared" / "selftest").iterdir()) == []
 
 

@@ -106,6 +106,6 @@ def test_a_fit_reuses_the_trials_of_an_earlier_fit(own_lab: MakeLab) -> None:
 
     command = [sys.executable, "-m", "cerebro.cli", "trials", experiment.name]
     for run in ("fit-1", "fit-2"):
-        told = subprocess.run([*command, "--run", run], capture_output=True, text=True, check=True).stdout
-        (line,) = [line for line in told.splitlines() if "ddp" in line]
-        assert "measured" in line, told
+        stdout = subprocess.run([*command, "--run", run], capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in stdout.splitlines() if "ddp" in line]
+        assert "measured" in line, stdout

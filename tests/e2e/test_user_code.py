@@ -44,14 +44,14 @@ def test_a_run_whose_models_all_fail_shows_the_cause(lab: Lab, prepared: str) ->
     """The error has the cause once, with the user's frames; `status` has a line, and the experiment stays usable."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
-    told = "all 2 models failed: ZeroDivisionError: a mistake in user code"
-    with pytest.raises(RunFailedError, match=told) as caught:
+    message = "all 2 models failed: ZeroDivisionError: a mistake in user code"
+    with pytest.raises(RunFailedError, match=message) as caught:
         lab.result(fit, experiment)
     text = str(caught.value)
-    assert (text.count("Traceback"), text.count("in misbehave"), text.count(told)) == (1, 1, 1)
+    assert (text.count("Traceback"), text.count("in misbehave"), text.count(message)) == (1, 1, 1)
     assert "cerebro/worker/agent" not in text
     (line,) = [line for line in experiment.status().splitlines() if "mistake" in line]
-    assert line.endswith(f"done ({told})")
+    assert line.endswith(f"done ({message})")
     assert "Traceback" not in experiment.status()
     assert lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment).failures() == {}
 

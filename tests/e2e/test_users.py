@@ -62,9 +62,9 @@ class Shared:
     def person(self, name: str, *projects: str) -> str:
         """Create a member and return its token."""
         client = self.service.client(OPERATOR)
-        made = client.make_token(TokenRequest(name=name, projects=projects))
+        token = client.make_token(TokenRequest(name=name, projects=projects))
         client.close()
-        return made.token
+        return token.token
 
 
 @pytest.fixture
@@ -80,10 +80,10 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
         ) as service,
     ):
         bind = f"127.0.0.1:{port}"
-        made = Shared(service, tmp_path, f"http://{bind}")
-        made.start(Role.CONTROLLER, "controller")
-        made.start(Role.DISPATCHER, "dispatcher", CEREBRO_BIND=bind, CEREBRO_AUTH_MODE="users")
-        made.start(
+        shared = Shared(service, tmp_path, f"http://{bind}")
+        shared.start(Role.CONTROLLER, "controller")
+        shared.start(Role.DISPATCHER, "dispatcher", CEREBRO_BIND=bind, CEREBRO_AUTH_MODE="users")
+        shared.start(
             Role.WORKER,
             *("cerebro.worker.agent", "--handlers", *_handlers()),
             CEREBRO_WORKER="worker-0",
@@ -91,11 +91,11 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
             CEREBRO_DEVICES="1",
             CEREBRO_VOLUME_SHARDS=str(tmp_path / "shards"),
         )
-        KvsClient(made.page, "", retry_for_s=HANG_S).api_prefix()
-        yield made
-        for process in made.processes:
+        KvsClient(shared.page, "", retry_for_s=HANG_S).api_prefix()
+        yield shared
+        for process in shared.processes:
             process.terminate()
-        for process in made.processes:
+        for process in shared.processes:
             process.wait(HANG_S)
 
 
@@ -171,9 +171,9 @@ def test_two_users_share_a_cluster_with_their_own_rights(
     hers.get_by_label("Purpose").fill("nightly")
     hers.get_by_role("button", name="Create a token").click()
     hers.wait_for_selector("#made")
-    made = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", hers.content())
-    assert made
-    assert Experiment.attach("digits", server=shared.page, token=made[0]).result().best.id == result.best.id
+    match = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", hers.content())
+    assert match
+    assert Experiment.attach("digits", server=shared.page, token=match[0]).result().best.id == result.best.id
     assert violations(hers) == []
     if folder := os.environ.get("CEREBRO_TEST_PICTURES"):
         for name, page in (("ada", hers), ("bob", his)):

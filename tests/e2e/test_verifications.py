@@ -29,9 +29,9 @@ class Wrong(TinyTraining):
 def hold_everything(lab: Lab, workers: int) -> None:
     """Copy all training partitions to every worker; workers scan their volume when they register."""
     roots = [lab.volumes.shards / f"worker-{number}" / "datasets" for number in range(workers)]
-    made = {path.relative_to(root): path for root in roots for path in root.glob("*/*/*") if path.is_dir()}
+    folders = {path.relative_to(root): path for root in roots for path in root.glob("*/*/*") if path.is_dir()}
     for root in roots:
-        for name, path in made.items():
+        for name, path in folders.items():
             if not (root / name).exists():
                 shutil.copytree(path, root / name)
     for number in range(workers):

@@ -61,7 +61,7 @@ def test_several_cores_process_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "message"),
     [
         (([[1, 2]], None), r"field 'input' is a builtins.list; the preprocessor must return"),
         ((np.zeros((3, 2)), None), r"4 rows .* row 0: field 'input' has shape \(3, 2\); .* 4 on the first axis"),
@@ -70,7 +70,7 @@ def test_several_cores_process_batches(tmp_path: Path) -> None:
         ((np.array(["a"] * 4), None), r"dtype <U1; return one of bool"),
     ],
 )  # fmt: skip
-def test_an_invalid_batch_ends_the_job(tmp_path: Path, returned: Any, told: str) -> None:
+def test_an_invalid_batch_ends_the_job(tmp_path: Path, returned: Any, message: str) -> None:
     """The error names the first row and the expected result."""
 
     class Returning(ETLSpec):
@@ -79,7 +79,7 @@ def test_an_invalid_batch_ends_the_job(tmp_path: Path, returned: Any, told: str)
             result: tuple[Any, Any] = returned
             return result
 
-    with pytest.raises(RowError, match=told):
+    with pytest.raises(RowError, match=message):
         preprocess(make_job(tmp_path, list(range(16))), Returning, nothing)
 
 

@@ -70,9 +70,9 @@ def volumes(tmp_path: Path) -> Volumes:
 def context(volumes: Volumes) -> Iterator[Context]:
     """The context of a child process that its agent serves."""
     agents, childs = socket.socketpair()
-    made = Context(Channel(childs, TO_CHILD), volumes, cores=1)
-    made.begin(time.monotonic())
-    yield made
+    context = Context(Channel(childs, TO_CHILD), volumes, cores=1)
+    context.begin(time.monotonic())
+    yield context
     agents.close()
     childs.close()
 

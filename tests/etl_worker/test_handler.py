@@ -66,7 +66,7 @@ def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
     childs.close()
 
 
-def told(volumes: Volumes) -> tuple[int, list[Any]]:
+def failed_rows(volumes: Volumes) -> tuple[int, list[Any]]:
     """Return the number of failed rows and the listed ids."""
     found = json.loads(volumes.failed_rows("d", "train", 0).read_text())
     assert (found["experiment"], found["run"]) == ("one", "etl-1")
@@ -81,9 +81,9 @@ def test_a_task_that_fails_reports_its_failed_rows(
     with pytest.raises(TooManyFailedError) as caught:
         handle([3, 30], 0.0)
     assert failure_of(caught.value).rows_failed == 2  # for the log
-    assert told(volumes) == (2, [3, 30])
+    assert failed_rows(volumes) == (2, [3, 30])
     assert handle([30], 0.5).rows == 39
-    assert told(volumes) == (1, [30])
+    assert failed_rows(volumes) == (1, [30])
     write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
     assert handle([], 0.0).rows == 1
     assert not volumes.failed_rows("d", "train", 0).exists()

@@ -104,7 +104,7 @@ def test_the_checksum_depends_on_rows_and_not_on_attempts(values: list[int], dat
     at = data.draw(st.integers(0, len(values) - 1))
     changed = [value + (place == at) for place, value in enumerate(values)]
     with TemporaryDirectory() as name:
-        made = [
+        results = [
             preprocess(
                 make_job(Path(name, str(number)), list(range(len(values))), columns={"value": given}),
                 Double,
@@ -112,8 +112,8 @@ def test_the_checksum_depends_on_rows_and_not_on_attempts(values: list[int], dat
             ).checksum
             for number, given in enumerate((values, values, changed))
         ]
-    assert made[0] == made[1]
-    assert made[0] != made[2]
+    assert results[0] == results[1]
+    assert results[0] != results[2]
 
 
 def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
     assert found.manifest == manifest
 
 
-class _Seen(ETLSpec):
+class _RecordingSpec(ETLSpec):
     """A spec that records its calls."""
 
     def __init__(self, calls: list[tuple[Any, ...]]) -> None:
@@ -143,7 +143,7 @@ def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None
     calls: list[tuple[Any, ...]] = []
     columns = {"text": ["a", None], "number": [1.5, 2.0], "many": [[1, 2], []]}
     job = make_job(tmp_path, ["x", "y"], columns=columns, split="predict", objects_uri=str(tmp_path))
-    preprocess(job, lambda: _Seen(calls), nothing)
+    preprocess(job, lambda: _RecordingSpec(calls), nothing)
     assert calls == [
         ("initialized",),
         ({"id": "x", "text": "a", "number": 1.5, "many": [1, 2]}, "predict", str(tmp_path)),

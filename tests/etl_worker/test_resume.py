@@ -116,14 +116,14 @@ def test_a_partition_is_incomplete_while_it_is_repeated(tmp_path: Path) -> None:
     """Otherwise a reader could map shards that are about to change."""
     job = make_job(tmp_path, list(range(40)))
     preprocess(job, Double, nothing)
-    seen: list[bool] = []
+    observed: list[bool] = []
 
     class Looking(Double):
         def initialize_worker(self) -> None:
-            seen.append((job.output_folder / PARTITION_FILE).exists())
+            observed.append((job.output_folder / PARTITION_FILE).exists())
 
     preprocess(replace(job, fingerprint="spec-2"), Looking, nothing)
-    assert seen == [False]
+    assert observed == [False]
 
 
 def test_failed_rows_are_retried_after_a_failed_job(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ windows = st.builds(
 # --- the decision -----------------------------------------------------------------------------------
 
 
-@given(cores=st.integers(1, 64), seen=st.lists(windows | st.none(), max_size=30))
-def test_the_process_count_stays_in_its_limits_and_settles(cores: int, seen: list[Window | None]) -> None:
+@given(cores=st.integers(1, 64), measured=st.lists(windows | st.none(), max_size=30))
+def test_the_process_count_stays_in_its_limits_and_settles(cores: int, measured: list[Window | None]) -> None:
     """`None` means that memory ran out. The number stays within its limits and never grows afterwards."""
     sizing, has_run_out = Sizing(cores), False
-    for window in seen:
+    for window in measured:
         before = sizing.number
         if window is None:
             assert sizing.ran_out() == (before > 1)
@@ -115,9 +115,9 @@ class Refused(Hungry):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "processes"
-    made.mkdir()
-    return made
+    processes = tmp_path / "processes"
+    processes.mkdir()
+    return processes
 
 
 def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
@@ -145,17 +145,17 @@ def test_fewer_processes_produce_the_same_bytes(
     whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
     with closing(Cores(Double)) as cores:
         expected = preprocess_partition(whole, cores, nothing)
-    seen: list[int] = []
+    observed: list[int] = []
     with closing(cores_of(make(folder, 3), counted=counted)) as cores:
         job = make_job(tmp_path / "one", list(range(ROWS)), cores=8)
-        made = preprocess_partition(job, cores, lambda progress: seen.append(progress.rows_done))
+        result = preprocess_partition(job, cores, lambda progress: observed.append(progress.rows_done))
         assert cores._sizing.number <= 4
-    assert (made.checksum, stored(job.output_folder)) == (expected.checksum, ALL)
-    assert seen[-1] == ROWS
-    assert max(seen) == ROWS
+    assert (result.checksum, stored(job.output_folder)) == (expected.checksum, ALL)
+    assert observed[-1] == ROWS
+    assert max(observed) == ROWS
     assert list(job.output_folder.glob(".*")) == []
     rows = sorted(path.name for path in job.output_folder.glob("shard-*.arrow"))
-    assert rows == sorted(shard.file for shard in made.shards), "nothing lies there that nobody reads"
+    assert rows == sorted(shard.file for shard in result.shards), "nothing lies there that nobody reads"
 
 
 @pytest.mark.processes
@@ -205,11 +205,11 @@ def test_waiting_rows_get_more_processes(
     """The kernel's processor time shows the waiting; the shard plan stays the same."""
     rates = iter([10.0, 20.0, 20.0])
 
-    def look(*_: object) -> Window | None:
+    def measure(*_: object) -> Window | None:
         rate = next(rates, None)
         return None if rate is None else Window(rate=rate, busy=0.0, machine_busy=0.0)
 
-    monkeypatch.setattr("etl_worker.cores.Watch.measure", look)
+    monkeypatch.setattr("etl_worker.cores.Watch.measure", measure)
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with closing(cores_of(Hungry(folder, 99))) as cores:
         manifest = preprocess_partition(job, cores, nothing)

@@ -49,8 +49,8 @@ def test_captions_round_trip_through_tokens(images: list[list[str]]) -> None:
 
 def test_the_vocabulary_has_the_most_frequent_words() -> None:
     """The most frequent first, in any order of captions; ties are alphabetical."""
-    made = captions.Vocabulary.of(["b a b", "A c"], 2)
-    assert list(made.words) == [*captions.SPECIAL, "a", "b"]
+    vocabulary = captions.Vocabulary.of(["b a b", "A c"], 2)
+    assert list(vocabulary.words) == [*captions.SPECIAL, "a", "b"]
 
 
 def test_bleu_follows_the_paper() -> None:
@@ -101,12 +101,12 @@ def test_each_image_is_a_row_with_all_its_captions(
         each["caption"] for each in listed["annotations"]
     ]
     assert "captions" not in pa.parquet.read_table(located["predict"]["metadata"]).column_names
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     unknown = captions.tokens_of(
         [each["caption"] for each in listed["annotations"]],
         captions.Vocabulary.read(tmp_path / "tables" / captions.VOCABULARY).numbers(),
     )
-    assert f"valid: 2 images, 10 captions; {(unknown == captions.UNKNOWN).sum()} of " in told
+    assert f"valid: 2 images, 10 captions; {(unknown == captions.UNKNOWN).sum()} of " in output
 
 
 def test_invalid_coco_files_are_errors(tmp_path: Path) -> None:

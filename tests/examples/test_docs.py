@@ -72,12 +72,12 @@ def test_architecture_lists_the_layers_of_the_import_linter() -> None:
     parser.read(ROOT / ".importlinter")
     layers = parser["importlinter:contract:floors"]["layers"].split("\n")
     checked = [re.sub(r"[()]", "", line).replace(" : ", " · ") for line in layers if line]
-    told = [
+    messages = [
         [line.strip() for line in block.splitlines()]
         for block in _blocks(ROOT / "docs/architecture.md", "text")
     ]
     floors = "\n".join(f"  {line}" for line in checked)
-    assert checked in told, (
+    assert checked in messages, (
         f"the floors of .importlinter have changed; docs/architecture.md is to say:\n{floors}"
     )
 
@@ -137,19 +137,19 @@ def test_documented_specs_follow_the_templates() -> None:
 def test_the_migrated_script_runs(tmp_path: Path) -> None:
     """Its rows and a batch go through all methods."""
     (tmp_path / "train.csv").write_text("id,x,y,label\n" + "".join(f"{n},{n},1,{n % 2}\n" for n in range(8)))
-    made: dict[str, Any] = {"__name__": "coming_from"}
-    exec(_blocks(ROOT / "docs/coming-from.md", "python")[0], made)
+    namespace: dict[str, Any] = {"__name__": "coming_from"}
+    exec(_blocks(ROOT / "docs/coming-from.md", "python")[0], namespace)
     locator = Locator(metadata=str(tmp_path / "train.csv"))
-    told = dry_run(
+    dry_result = dry_run(
         ExperimentRecord(name="scans", locators=Locators(train=locator, valid=locator, predict=locator)),
         lambda _: b"",
-        made["Scans"](),
-        made["Classifier"](),
+        namespace["Scans"](),
+        namespace["Classifier"](),
         {"lr": 0.1, "width": 4, "batch_size": 4},
         rows=8,
         parallel_plans=[],
     )
-    assert "accuracy" in str(told)
+    assert "accuracy" in str(dry_result)
 
 
 @pytest.mark.slow
@@ -159,19 +159,19 @@ def test_the_documented_fit_example_runs(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("\n".join(["id,hours,city,label", *rows]) + "\n")
     (tmp_path / "valid.csv").write_text("id,hours,city,label\n0,40,Lima,1\n")
     (block,) = (each for each in _blocks(ROOT / "docs/experiments.md", "python") if "def fit(" in each)
-    made: dict[str, Any] = {"__name__": "census"}
-    exec(block, made)
+    namespace: dict[str, Any] = {"__name__": "census"}
+    exec(block, namespace)
     train, valid = (Locator(metadata=str(tmp_path / f"{split}.csv")) for split in ("train", "valid"))
-    told = dry_run(
+    dry_result = dry_run(
         ExperimentRecord(name="census", locators=Locators(train=train, valid=valid)),
         lambda _: b"",
-        made["CensusETL"](),
-        made["CensusTraining"](),
+        namespace["CensusETL"](),
+        namespace["CensusTraining"](),
         {"width": 4, "batch_size": 4},
         rows=8,
     )
-    assert told.steps[0].name == "fit"
-    assert told.parameters == 3 * 4 + 2 * 5 + 2
+    assert dry_result.steps[0].name == "fit"
+    assert dry_result.parameters == 3 * 4 + 2 * 5 + 2
 
 
 @pytest.fixture
@@ -199,5 +199,5 @@ def test_the_table_lists_every_environment_variable() -> None:
     folders = ("cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
     sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
     used = set(re.findall(r"\"(CEREBRO_[A-Z_]*[A-Z])\"", "\n".join(sources)))
-    told = set(re.findall(r"CEREBRO_[A-Z_]*[A-Z]", (ROOT / "docs/local-cluster.md").read_text()))
-    assert used - told - {"CEREBRO_VOLUME_LOGS"} == set()
+    documented = set(re.findall(r"CEREBRO_[A-Z_]*[A-Z]", (ROOT / "docs/local-cluster.md").read_text()))
+    assert used - documented - {"CEREBRO_VOLUME_LOGS"} == set()

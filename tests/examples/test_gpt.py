@@ -103,13 +103,13 @@ def test_text_rows_of_a_file_are_consecutive(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(bytes(range(101)))
     located = gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 2, None)
     etl = gpt.ByteETL(2)
-    seen: list[int] = []
+    observed: list[int] = []
     for split in ("train", "valid"):
         with Path(located[split]["metadata"]).open() as file:
             rows = [{**row, "begin": int(row["begin"])} for row in csv.DictReader(file)]
-        made = [etl.row_preprocessor(row, split, located[split]["objects"]) for row in rows]
-        assert all((inputs + 1 == outputs).all() for inputs, outputs in made)
-        seen += [token for inputs, _ in made for token in inputs.tolist()]
-    assert seen == list(range(100))
+        text_rows = [etl.row_preprocessor(row, split, located[split]["objects"]) for row in rows]
+        assert all((inputs + 1 == outputs).all() for inputs, outputs in text_rows)
+        observed += [token for inputs, _ in text_rows for token in inputs.tolist()]
+    assert observed == list(range(100))
     with pytest.raises(LocatorError, match="has 101 bytes, which are 2 texts of 50: expected 40 at least"):
         gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 50, None)

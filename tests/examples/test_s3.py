@@ -53,11 +53,11 @@ def test_a_bucket_and_a_folder_give_the_same_rows(
     in_folder = Experiment("folder", locators=digits.lay_out(str(tmp_path / "data")))
     assert client().head_object(Bucket=BUCKET, Key="digits/train.csv")["ContentLength"] > 0
 
-    made = [e.run_etl(digits.DigitsETL(), seed=1, progress=False) for e in (in_bucket, in_folder)]
-    assert [etl.kept_rows for etl in made] == [{**SPLITS, "predict": 24}] * 2
+    results = [e.run_etl(digits.DigitsETL(), seed=1, progress=False) for e in (in_bucket, in_folder)]
+    assert [etl.kept_rows for etl in results] == [{**SPLITS, "predict": 24}] * 2
     for split in (*SPLITS, "predict"):
-        remote, local = (_rows(home, etl.dataset, split) for etl in made)
-        assert len(remote) == made[0].kept_rows[split]
+        remote, local = (_rows(home, etl.dataset, split) for etl in results)
+        assert len(remote) == results[0].kept_rows[split]
         assert remote == local
 
     space = {"lr": [0.003, 0.01], "width": [8], "dropout": [0.0], "batch_size": [16]}

@@ -88,19 +88,19 @@ class FakeMlflow:
         }
         tags = {tag["key"]: tag["value"] for tag in body["tags"]} | {"mlflow.runName": body["run_name"]}
         self.runs[run] = {"info": info, "tags": tags, "params": {}, "rows": []}
-        return 200, {"run": _told(self.runs[run])}
+        return 200, {"run": _run_fields(self.runs[run])}
 
     def _runs_search(self, body: dict[str, Any]) -> Answer:
         name, _, value = body["filter"].removeprefix("tags.").partition(" = ")
         found = [run for run in self.runs.values() if run["tags"].get(name.strip("`")) == value.strip("'")]
         begin = int(body.get("page_token", 0))
         end = begin + min(body["max_results"], 2)  # pages of two rows, so that tests read several
-        answer: dict[str, Any] = {"runs": [_told(run) for run in found[begin:end]]}
+        answer: dict[str, Any] = {"runs": [_run_fields(run) for run in found[begin:end]]}
         return 200, answer | ({"next_page_token": str(end)} if end < len(found) else {})
 
     def _runs_update(self, body: dict[str, Any]) -> Answer:
-        told = {name: body[name] for name in ("status", "end_time") if name in body}
-        self.runs[body["run_id"]]["info"] |= told
+        values = {name: body[name] for name in ("status", "end_time") if name in body}
+        self.runs[body["run_id"]]["info"] |= values
         return 200, {}
 
     def _runs_delete(self, body: dict[str, Any]) -> Answer:
@@ -131,7 +131,7 @@ class FakeMlflow:
         return 200, answer | ({"next_page_token": str(begin + 3)} if begin + 3 < len(rows) else {})
 
 
-def _told(run: dict[str, Any]) -> dict[str, Any]:
+def _run_fields(run: dict[str, Any]) -> dict[str, Any]:
     pairs = {
         kind: [{"key": key, "value": value} for key, value in run[kind].items()]
         for kind in ("tags", "params")

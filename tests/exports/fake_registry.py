@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.exports.fake_mlflow import Answer, FakeMlflow, _refusal, _told
+from tests.exports.fake_mlflow import Answer, FakeMlflow, _refusal, _run_fields
 
 
 class FakeRegistry(FakeMlflow):
@@ -15,14 +15,14 @@ class FakeRegistry(FakeMlflow):
         self.models: dict[str, dict[str, Any]] = {}
 
     def _runs_get(self, query: dict[str, str]) -> Answer:
-        return 200, {"run": _told(self.runs[query["run_id"]])}
+        return 200, {"run": _run_fields(self.runs[query["run_id"]])}
 
     def _registered_models_get(self, query: dict[str, str]) -> Answer:
         if (model := self.models.get(query["name"])) is None:
             return _refusal(404, "RESOURCE_DOES_NOT_EXIST")
         aliases = [{"alias": alias, "version": version} for alias, version in model["aliases"].items()]
-        told = {"name": query["name"], "tags": _pairs(model["tags"])}
-        return 200, {"registered_model": told | ({"aliases": aliases} if aliases else {})}
+        values = {"name": query["name"], "tags": _pairs(model["tags"])}
+        return 200, {"registered_model": values | ({"aliases": aliases} if aliases else {})}
 
     def _registered_models_create(self, body: dict[str, Any]) -> Answer:
         if body["name"] in self.models:

@@ -28,38 +28,38 @@ def record(name: str = "one", created: float = 1.5) -> ExperimentRecord:
 
 def story() -> Story:
     """Three models: one finishes after a retried sub-epoch and a lost checkpoint, one fails, one is stopped."""
-    told = Story()
-    told.fit(models=3, validated=True)
-    told.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
-    told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
-    told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
-    told.train(1, 0, model="m01", loss=9.0)
-    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
-    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
+    story = Story()
+    story.fit(models=3, validated=True)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
+    story.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
+    story.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
+    story.train(1, 0, model="m01", loss=9.0)
+    story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    story.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
+    story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    story.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
     # The second epoch is validated before the first.
-    told.validate(2, loss=2.5)
-    told.validate(1, loss=3.0)
-    told.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
-    told.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
-    told.tell(epoch_report(told.state, told.run, 1))
-    told.tell(epoch_report(told.state, told.run, 2))
-    told.tell(RunFinished(run="fit-1", outcome="finished"))
-    return told
+    story.validate(2, loss=2.5)
+    story.validate(1, loss=3.0)
+    story.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
+    story.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
+    story.tell(epoch_report(story.state, story.run, 1))
+    story.tell(epoch_report(story.state, story.run, 2))
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    return story
 
 
 def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
     """Return a log long enough to interrupt its export many times."""
-    told = Story()
-    told.fit(models=models, epochs=epochs)
+    story = Story()
+    story.fit(models=models, epochs=epochs)
     for epoch in range(1, epochs + 1):
         for model in range(models):
             for partition in (0, 1):
                 number = 100.0 * epoch + 10 * model + partition
-                told.train(epoch, partition, model=f"m{model:02}", loss=number, accuracy=1 / number)
-    told.tell(RunFinished(run="fit-1", outcome="finished"))
-    return tuple(told.log)
+                story.train(epoch, partition, model=f"m{model:02}", loss=number, accuracy=1 / number)
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    return tuple(story.log)
 
 
 def expected(

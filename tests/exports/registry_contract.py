@@ -16,7 +16,7 @@ from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
 from cerebro.exports.projection import PageKey, Projection
 from tests.exports.logged import record, story
-from tests.exports.tracking_contract import export, seen
+from tests.exports.tracking_contract import export, exported_rows
 
 
 def version(name: str, number: int, *, experiment: str = "", state: Any = "ready") -> ModelVersion:
@@ -76,9 +76,9 @@ def versions(address: str, name: str) -> dict[str, dict[str, Any]]:
 
 def aliases(address: str, name: str) -> Mapping[str, str]:
     """Return the Cerebro version behind each alias."""
-    told = MlflowServer(address, {}).get("registered-models/get", name=name)["registered_model"]
+    registered = MlflowServer(address, {}).get("registered-models/get", name=name)["registered_model"]
     of = {each["version"]: key for key, each in versions(address, name).items()}
-    return {each["alias"]: of[str(each["version"])] for each in told.get("aliases", ())}
+    return {each["alias"]: of[str(each["version"])] for each in registered.get("aliases", ())}
 
 
 class RegistryContract:
@@ -99,9 +99,9 @@ class RegistryContract:
         assert push(address, model(name, 1, 2, 3)) == 1
         found = versions(address, name)
         assert sorted(found) == [f"{name}/1", f"{name}/2", f"{name}/3"]
-        told = found[f"{name}/3"]
-        assert (told["tags"]["cerebro.author"], told["tags"]["cerebro.value"]) == ("ada", "0.5")
-        run = MlflowServer(address, {}).get("runs/get", run_id=told["run_id"])["run"]
+        pushed = found[f"{name}/3"]
+        assert (pushed["tags"]["cerebro.author"], pushed["tags"]["cerebro.value"]) == ("ada", "0.5")
+        run = MlflowServer(address, {}).get("runs/get", run_id=pushed["run_id"])["run"]
         assert (run["info"]["run_name"], run["info"]["status"]) == (f"{name}/3", "FINISHED")
         assert {each["key"]: each["value"] for each in run["data"]["params"]} == {"lr": "0.1"}
 
@@ -110,7 +110,7 @@ class RegistryContract:
         of, log = record(f"of-{name}"), story().log
         export(address, of, log)
         push(address, model(name, 1))
-        run = seen(address, of, log)[PageKey("fit-1", "m00")].info["run_id"]
+        run = exported_rows(address, of, log)[PageKey("fit-1", "m00")].info["run_id"]
         assert Projection(of).id_of(PageKey("fit-1", "m00"))
         assert versions(address, name)[f"{name}/1"]["run_id"] == run
 
@@ -137,9 +137,9 @@ class RegistryContract:
         push(address, model(name, 1))
         push(address, model(name, 1, 2), tmp_path)
         for number in (1, 2):
-            told = versions(address, name)[f"{name}/{number}"]
-            assert told["tags"]["cerebro.checkpoint"] == f".registry/{name}/v{number}/model.pt"
-            assert self.artifact(told["source"]) == b"weights"
+            pushed = versions(address, name)[f"{name}/{number}"]
+            assert pushed["tags"]["cerebro.checkpoint"] == f".registry/{name}/v{number}/model.pt"
+            assert self.artifact(pushed["source"]) == b"weights"
         (tmp_path / "model.pt").unlink()
         push(address, model(name, 1, 2), tmp_path)  # does not read the file again
 

@@ -14,7 +14,7 @@ from cerebro.exports.projection import PageKey, Projection, Row
 from tests.exports.logged import LogStore, as_told, expected, record, story
 
 
-class Kept:
+class FakeExport:
     """An export that records its rows and can fail."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Kept:
 
 def test_rejected_rows_are_resent_first() -> None:
     """A tracker with outages gets all rows in order."""
-    kept, log = Kept(), story().log
+    kept, log = FakeExport(), story().log
     followed = ExperimentExport(LogStore(log), record(), lambda _: kept)
     for _ in range(4):
         kept.fails = 1
@@ -61,7 +61,7 @@ def test_a_log_is_exported_up_to_its_unreadable_event() -> None:
     """The error names the event."""
     log = story().log[:20]
     bad = TaskStarted(seq=21, time=500.0, task="fit-1/train/m09/e1/p0", attempt=1, worker="worker-0")
-    kept = Kept()
+    kept = FakeExport()
     with pytest.raises(UnreadableError, match="event 21 of experiment 'one'"):
         ExperimentExport(LogStore([*log, bad], page=50), record(), lambda _: kept).catch_up()
     assert kept.told() == expected(log)
@@ -89,11 +89,11 @@ class Several(LogStore):
 
 def test_created_and_deleted_experiments_are_followed() -> None:
     """A recreated experiment has new pages."""
-    log, made = story().log, dict[str, Kept]()
+    log, runs = story().log, dict[str, FakeExport]()
     store = Several({"one": log[:10]})
 
-    def export(projection: Projection) -> Kept:
-        return made.setdefault(projection.identity, Kept())
+    def export(projection: Projection) -> FakeExport:
+        return runs.setdefault(projection.identity, FakeExport())
 
     follower = ExportLoop(store, export)
     follower.poll()
@@ -104,7 +104,7 @@ def test_created_and_deleted_experiments_are_followed() -> None:
     follower.poll()
     store.logs["one"], store.created["one"] = log[:15], 2.0
     follower.poll()
-    assert {name: kept.told() for name, kept in made.items()} == {
+    assert {name: kept.told() for name, kept in runs.items()} == {
         "one@1.000000": expected(log),
         "two@1.000000": expected(log[:20]),
         "one@2.000000": expected(log[:15]),
@@ -113,10 +113,10 @@ def test_created_and_deleted_experiments_are_followed() -> None:
 
 def test_a_refused_experiment_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """Its error is logged once, and the export is retried when the log grows."""
-    log, kept = story().log, Kept()
+    log, kept = story().log, FakeExport()
     store = Several({"bad": log[:10], "good": log})
 
-    class Refused(Kept):
+    class Refused(FakeExport):
         def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:
             raise ExportError("not you")
 

@@ -116,19 +116,19 @@ def test_an_unchanged_model_causes_no_requests(
 
 @given(st.dictionaries(names, numbers), st.dictionaries(names, numbers), st.sets(names), st.sets(numbers))
 def test_alias_changes_are_idempotent_and_keep_foreign_aliases(
-    wanted: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
+    expected: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
 ) -> None:
     """A second pass changes nothing, and aliases set by others on other versions stay."""
-    versions = ids | set(wanted.values())
-    changes = alias_changes(wanted, there, ours=ours, versions=versions)
+    versions = ids | set(expected.values())
+    changes = alias_changes(expected, there, ours=ours, versions=versions)
     after = {a: v for a, v in there.items() if a not in changes.removed} | changes.moved
-    known = set(wanted) - set(changes.foreign)
-    again = alias_changes(wanted, after, ours=known, versions=versions)
+    known = set(expected) - set(changes.foreign)
+    again = alias_changes(expected, after, ours=known, versions=versions)
     assert (again.moved, again.removed) == ({}, ())
     for alias, number in there.items():
         if alias not in ours and number not in versions:
             assert after[alias] == number
-    assert all(after[alias] == number for alias, number in wanted.items() if alias not in changes.foreign)
+    assert all(after[alias] == number for alias, number in expected.items() if alias not in changes.foreign)
 
 
 def test_a_follower_pushes_models_and_logs_a_problem_once(

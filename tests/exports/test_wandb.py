@@ -41,19 +41,19 @@ def test_runs_have_each_value_once_with_increasing_steps(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    projection, wanted = Projection(record()), dict[str, list[list[object]]]()
+    answer = json.loads(done.stdout.splitlines()[-1])
+    projection, rows_by_page = Projection(record()), dict[str, list[list[object]]]()
     for event in story().log:
         for page_key, row in projection.apply(event):
-            wanted.setdefault(projection.id_of(page_key), []).append([row.seq, row.name, row.value])
-    again = told["both"][len(told["first"]) :]
-    for runs in (told["first"], again):
+            rows_by_page.setdefault(projection.id_of(page_key), []).append([row.seq, row.name, row.value])
+    again = answer["both"][len(answer["first"]) :]
+    for runs in (answer["first"], again):
         found: dict[str, list[list[object]]] = {}
         for run in runs:
             assert all(before < after for before, after in pairwise(run["steps"]))
             found.setdefault(run["id"], []).extend(run["rows"])
         rows = {identity: sorted(rows) for identity, rows in found.items() if rows}
-        assert rows == {identity: sorted(rows) for identity, rows in wanted.items()}
+        assert rows == {identity: sorted(rows) for identity, rows in rows_by_page.items()}
     last = {run["id"]: run for run in again}
     model = last[projection.id_of(PageKey("fit-1", "m00"))]
     assert (model["name"], model["group"]) == ("fit-1/m00", "fit-1")
@@ -72,28 +72,28 @@ def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    values: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return values
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_deleted_in_wandb_stays_deleted(tmp_path: Path) -> None:
     """Uses the real package and W&B's real error for a deleted id; the log mentions the run once."""
-    told = to_a_stand_in(tmp_path)
+    report = to_a_stand_in(tmp_path)
     projection = Projection(record())
     for event in story().log:
         list(projection.apply(event))
     deleted = projection.id_of(PageKey("fit-1", "m00"))
-    assert sorted(told["ended"]) == sorted({page.id for page in projection.pages()} - {deleted})
-    assert told["said"].count("the run fit-1/m00 was deleted in W&B, so its values are not exported") == 1
-    assert told["said"].count("\n") == 1
+    assert sorted(report["ended"]) == sorted({page.id for page in projection.pages()} - {deleted})
+    assert report["said"].count("the run fit-1/m00 was deleted in W&B, so its values are not exported") == 1
+    assert report["said"].count("\n") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_refused_login_is_reported_without_retries(tmp_path: Path) -> None:
     """`--follow` retries outages, but not a refused login."""
-    told = to_a_stand_in(tmp_path, "refuses")
-    assert "ExportError: W&B does not take run" in told["said"]
-    assert "wandb login" in told["said"]
+    report = to_a_stand_in(tmp_path, "refuses")
+    assert "ExportError: W&B does not take run" in report["said"]
+    assert "wandb login" in report["said"]

@@ -36,19 +36,19 @@ def export(
     return followed.sent
 
 
-def seen(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
+def exported_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
     names = {_name(name) for rows in expected(log, of).values() for name, *_ in rows}
     return shown(address, Projection(of).identity, names)
 
 
 def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
     """Check that each row of the log exists exactly once, and no others do."""
-    found = seen(address, of, log)
-    wanted = {
+    found = exported_rows(address, of, log)
+    expected_rows = {
         page_key: sorted((_name(n), *rest) for n, *rest in rows)
         for page_key, rows in expected(log, of).items()
     }
-    assert {page_key: sorted(run.rows) for page_key, run in found.items() if run.rows} == wanted
+    assert {page_key: sorted(run.rows) for page_key, run in found.items() if run.rows} == expected_rows
     return found
 
 
@@ -89,14 +89,14 @@ class TrackingContract:
         assert int(fit.info["start_time"]) == 104_000
 
     def test_a_resumed_model_is_a_running_run_again(self, address: str, of: ExperimentRecord) -> None:
-        told = story()
-        export(address, of, told.log)
-        told.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
-        export(address, of, told.log)
-        assert seen(address, of, told.log)[PageKey("fit-1", "m02")].info["status"] == "RUNNING"
-        told.train(1, 0, model="m02", loss=5.0)
-        export(address, of, told.log)
-        check_rows(address, of, told.log)
+        run_story = story()
+        export(address, of, run_story.log)
+        run_story.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
+        export(address, of, run_story.log)
+        assert exported_rows(address, of, run_story.log)[PageKey("fit-1", "m02")].info["status"] == "RUNNING"
+        run_story.train(1, 0, model="m02", loss=5.0)
+        export(address, of, run_story.log)
+        check_rows(address, of, run_story.log)
 
     def test_a_recreated_experiment_has_its_own_runs(self, address: str, of: ExperimentRecord) -> None:
         """The old experiment has the same name, runs and models."""
@@ -108,7 +108,7 @@ class TrackingContract:
 
     def test_names_and_values_of_any_kind_are_exported(self, address: str, of: ExperimentRecord) -> None:
         """Covers more values than one request holds, NaN and infinity, and names that MLflow refuses."""
-        told = Story()
+        story = Story()
         odd = {"läss": 1.0, "a//b": 2.0, "..": 3.0, "x" * 300: 4.0, "a b-c.d/e": 5.0, "ess:1": 6.0}
         many = {f"metric-{number:04}": float(number) for number in range(1010)}
         given: Hyperparameters = {
@@ -118,29 +118,33 @@ class TrackingContract:
             "none": None,
             "läyers": [1, 2],
         }
-        told.fit(models=1, hyperparams={"m00": given | {f"p{n}": n for n in range(150)}})
-        made = CheckpointRef(name="m00-u0-a1", checksum="-", size=1)
-        told.do(
-            sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=made)
+        story.fit(models=1, hyperparams={"m00": given | {f"p{n}": n for n in range(150)}})
+        checkpoint = CheckpointRef(name="m00-u0-a1", checksum="-", size=1)
+        story.do(
+            sub_epoch(1, 0),
+            0,
+            TaskResult(rows=1, metrics={**odd, **many, "inf": math.inf}, checkpoint=checkpoint),
         )
-        export(address, of, told.log)
-        found = seen(address, of, told.log)[PageKey("fit-1", "m00")]
-        wanted = [row for row in expected(told.log, of)[PageKey("fit-1", "m00")] if not math.isinf(row[3])]
+        export(address, of, story.log)
+        found = exported_rows(address, of, story.log)[PageKey("fit-1", "m00")]
+        expected_rows = [
+            row for row in expected(story.log, of)[PageKey("fit-1", "m00")] if not math.isinf(row[3])
+        ]
         there = {row[0]: row for row in found.rows}
-        assert len(there) == len(found.rows) == len(wanted) + 1
-        assert all(there[_name(row[0])][1:] == row[1:] for row in wanted)
+        assert len(there) == len(found.rows) == len(expected_rows) + 1
+        assert all(there[_name(row[0])][1:] == row[1:] for row in expected_rows)
         assert len(found.params) == 155
         assert found.params["p149"] == "149"
         assert found.params["none"] == "null"
-        assert export(address, of, told.log) == 0
+        assert export(address, of, story.log) == 0
 
     def test_a_run_deleted_in_the_tracker_stays_deleted(self, address: str, of: ExperimentRecord) -> None:
         log = story().log
         export(address, of, log[:20])
-        run = seen(address, of, log)[PageKey("fit-1", "m00")]
+        run = exported_rows(address, of, log)[PageKey("fit-1", "m00")]
         MlflowServer(address, {}).post("runs/delete", run_id=run.info["run_id"])
         export(address, of, log)
-        assert seen(address, of, log).keys() - {PageKey("fit-1", "m00")} == {
+        assert exported_rows(address, of, log).keys() - {PageKey("fit-1", "m00")} == {
             PageKey("fit-1"), PageKey("fit-1", "m01"), PageKey("fit-1", "m02"),
         }  # fmt: skip
 
@@ -151,7 +155,7 @@ class TrackingContract:
         log = story().log
         (tmp_path / "checkpoint.pt").write_bytes(b"weights")
         export(address, of, log, folder=tmp_path)
-        found = seen(address, of, log)
+        found = exported_rows(address, of, log)
         finished = found[PageKey("fit-1", "m00")]
         assert finished.tags["cerebro.checkpoint"]
         assert "cerebro.checkpoint" not in found[PageKey("fit-1", "m02")].tags  # untrained

@@ -43,8 +43,8 @@ class Server(BaseHTTPRequestHandler):
         if self.refuses:
             status, answer = 401, {"errors": [{"message": "user is not logged in"}]}
         elif self.path.endswith("/graphql"):
-            asked = json.loads(body)
-            status, answer = self._asked(asked.get("query", ""), asked.get("variables") or {})
+            request = json.loads(body)
+            status, answer = self._asked(request.get("query", ""), request.get("variables") or {})
         elif self.path.endswith("/file_stream") and b'"complete":true' in body.replace(b" ", b""):
             self.ended.append(self.path.split("/")[-2])
         content = json.dumps(answer).encode()

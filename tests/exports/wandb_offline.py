@@ -37,10 +37,10 @@ def written(folder: Path) -> list[dict[str, Any]]:
     import wandb
 
     wandb.teardown()  # its service writes files after the last run's finish call
-    return [_of(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=_made)]
+    return [_of(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=_count_created)]
 
 
-def _made(path: Path) -> int:
+def _count_created(path: Path) -> int:
     return path.stat().st_ctime_ns
 
 

@@ -86,11 +86,11 @@ def test_a_worker_lost_between_runs_is_absent_when_the_run_resumes() -> None:
     origin = story.run.clock.first_start
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     story.tell(lost(1))
-    gone = story.time - origin
+    lost_at = story.time - origin
     assert landmarks(story.state, story.run, story.time).absences == ()
     story.tell(RunResumed(run="fit-1"), joined(2))
     found = landmarks(story.state, story.run, story.time).absences
     assert {(a.worker, a.start_s, a.end_s) for a in found} == {
-        ("worker-1", gone, None),
+        ("worker-1", lost_at, None),
         ("worker-2", 0.0, story.time - origin),
     }

@@ -80,13 +80,13 @@ def test_partitions_built_during_a_fit_have_their_own_row() -> None:
     """Below the devices; an ETL worker's row has its name, and without partitions the row is absent."""
     (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     what = "preprocesses train, partition 0"
-    made = [
+    builds = [
         replace(sub_epoch, model="", worker=name, devices=(), kind="etl", what=what)
         for name in ("worker-0", "worker-0-etl")
     ]
     landmarks = Landmarks(now_s=0.0)
     figure = figures.schedule(
-        [sub_epoch], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, other_tasks=made
+        [sub_epoch], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, other_tasks=builds
     )
     assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0", "worker-0 · ETL", "worker-0-etl"]
     assert bars(figure, "making a partition")["y"] == [1, 2]

@@ -57,12 +57,14 @@ def test_inspection_and_trials_are_listed_with_the_sub_epochs() -> None:
 
 def test_attempts_read_from_the_log_have_the_same_spans() -> None:
     """For all outcomes, except for the result of a trial, which only the fold has."""
-    made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True)
-    while len(made.log) < 150 or not any(
-        task.state is TaskState.RUNNING for task in made.run.tasks.open.values()
+    history = History(
+        Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True
+    )
+    while len(history.log) < 150 or not any(
+        task.state is TaskState.RUNNING for task in history.run.tasks.open.values()
     ):
-        made.step()
-    run, now, found = made.run, made.time + 5, list(task_attempts(made.run))
+        history.step()
+    run, now, found = history.run, history.time + 5, list(task_attempts(history.run))
     key = lambda span: (span.start_s, span.task, span.attempt, span.worker)  # noqa: E731
     assert sorted(spans_of(found, run.clock.first_start, now), key=key) == sorted(spans(run, now), key=key)
     story = inspected()

@@ -84,10 +84,10 @@ def test_a_row_has_the_running_sub_epoch_and_repeated_attempts() -> None:
 
 def test_a_repeated_summary_computes_only_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages poll thousands of models every second, so the mean of an epoch is computed once."""
-    story, asked = Story(), Counter[str]()
+    story, calls = Story(), Counter[str]()
 
     def counted(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
-        asked["means"] += 1
+        calls["means"] += 1
         return mean(sub_epochs)
 
     monkeypatch.setattr(model, "mean", counted)
@@ -96,14 +96,14 @@ def test_a_repeated_summary_computes_only_changes(monkeypatch: pytest.MonkeyPatc
         for epoch in (1, 2, 3):
             story.epoch(epoch, model=name)
     first = list(summaries(story.run))
-    assert asked.total() == 5 * 3
+    assert calls.total() == 5 * 3
     assert list(summaries(story.run)) == first
     assert story.run.best_model() is story.model("m00")
-    assert asked.total() == 5 * 3
+    assert calls.total() == 5 * 3
     story.epoch(4, model="m01", loss=0.5)
     assert [row.best for row in summaries(story.run)] == [1.0, 0.5, 1.0, 1.0, 1.0]
     assert story.run.best_model() is story.model("m01")
-    assert asked.total() == 5 * 3 + 1
+    assert calls.total() == 5 * 3 + 1
 
 
 def test_equal_values_rank_in_the_order_of_the_run() -> None:

@@ -194,8 +194,8 @@ def test_a_parallel_plan_trains_as_the_plain_code(tmp_path: Path, gpu: torch.dev
     train(plain, rows, gpu)
     group, chosen = Alone((str(gpu),)), resolve(plan)
     try:
-        made = torch.device(chosen.made_on(group, {}))
-        trainee = create(Blocks(), HYPERPARAMS, seed=1, model="m00", device=made)
+        device = torch.device(chosen.made_on(group, {}))
+        trainee = create(Blocks(), HYPERPARAMS, seed=1, model="m00", device=device)
         trainee = prepare(Blocks(), trainee, chosen, {}, group)
         train(trainee, rows, gpu)
         found = trainee.state()["models"][0]

@@ -44,7 +44,7 @@ def test_the_backend_is_set_before_the_code_is_decoded() -> None:
     class Looking(Spec):
         """Defined in a notebook, so the class is sent by value."""
 
-        seen = _Looks()
+        looks = _Looks()
 
     assert decode(encode(Looking()).encoded).seen == "torch"
 

@@ -224,19 +224,19 @@ def test_ragged_rows_have_the_backends_type(tmp_path: Path) -> None:
     """NumPy arrays or torch tensors; `padded` keeps the type."""
     source = Source(fingerprint="f", metadata="m")
     write_rows(tmp_path, [(ragged(np.ones(n, np.float32)), n) for n in range(1, 7)], source)
-    seen: list[Any] = []
+    observed: list[Any] = []
 
     class Padding(Net):
         def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
             for rows, counts in dataloader:
-                seen.append(type(rows.padded()).__module__)
+                observed.append(type(rows.padded()).__module__)
                 assert np.asarray(rows.padded()).sum(1).tolist() == counts.tolist()
             return {}
 
     trainee = create(Padding(), {}, seed=0, model="m00", device=CPU)
     feed = InstrumentedLoader(PartitionLoader([tmp_path], batch_size=4, seed=None))
     evaluate(Padding(), trainee, feed, {}, seed=1)
-    assert seen == ["numpy" if BACKEND == "tensorflow" else "torch"] * 2
+    assert observed == ["numpy" if BACKEND == "tensorflow" else "torch"] * 2
 
 
 def test_frozen_weights_are_in_a_separate_file(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_another_technique_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("model_code", "message"),
     [
         ("not built", r"the model 'unbuilt' \(Sequential\), which is not built.*keras\.Input"),
         ("not compiled", r"the model 'plain' \(Sequential\), which is not compiled.*model\.compile"),
@@ -296,18 +296,18 @@ def test_another_technique_is_refused_with_the_reason() -> None:
         ("nothing", r"returned a builtins\.NoneType, expected a keras\.Model"),
     ],
 )
-def test_an_untrainable_model_is_named_with_a_fix(made: str, message: str) -> None:
+def test_an_untrainable_model_is_named_with_a_fix(model_code: str, message: str) -> None:
     """With a fix."""
 
     class Wrong(Net):
         def create_models(self, hyperparams: Any) -> Any:
             import keras
 
-            if made == "not built":
+            if model_code == "not built":
                 return [keras.Sequential([keras.layers.Dense(2)], name="unbuilt")]
-            if made == "not compiled":
+            if model_code == "not compiled":
                 return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="plain")
-            return [torch.nn.Linear(2, 2)] if made == "a module" else None
+            return [torch.nn.Linear(2, 2)] if model_code == "a module" else None
 
     with pytest.raises(SpecError, match=message):
         create(Wrong(), {}, seed=0, model="m00", device=CPU)

@@ -40,7 +40,7 @@ def undocumented(
         operation: Any = found.ok()  # type: ignore[union-attr]  # one that cannot be read raises here
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             try:
-                _ask(operation, mode, address, token, examples, known)
+                _send_requests(operation, mode, address, token, examples, known)
             except (FailureGroup, ExceptionGroup) as group:
                 wrong += [f"{operation.label} ({mode.value}): {each}" for each in group.exceptions]
             except hypothesis.errors.Unsatisfiable:
@@ -48,7 +48,7 @@ def undocumented(
     return wrong
 
 
-def _ask(
+def _send_requests(
     operation: Any, mode: GenerationMode, address: str, token: str, examples: int, known: Mapping[str, str]
 ) -> None:
     @hypothesis.settings(
@@ -60,7 +60,7 @@ def _ask(
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans())
-    def ask(case: Any, is_known: bool) -> None:
+    def send(case: Any, is_known: bool) -> None:
         if is_known and case.path_parameters:
             case.path_parameters = {**case.path_parameters, **_of(known, case.path_parameters)}
         for place in (case.query, case.body):  # news is tested elsewhere
@@ -69,8 +69,8 @@ def _ask(
         answer = case.call(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_S)
         case.validate_response(answer, checks=CHECKS)
 
-    ask()
+    send()
 
 
-def _of(known: Mapping[str, str], wanted: Mapping[str, object]) -> dict[str, str]:
-    return {name: value for name, value in known.items() if name in wanted}
+def _of(known: Mapping[str, str], expected: Mapping[str, object]) -> dict[str, str]:
+    return {name: value for name, value in known.items() if name in expected}

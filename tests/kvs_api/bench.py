@@ -169,8 +169,8 @@ class Bench:
 
     def decide(self, *steps: api.Decision, after: int | None = None, term: int | None = None) -> list[str]:
         """Send the controller's steps and return their outcomes."""
-        seen = len(self.log()) if after is None else after
-        request = api.DecideRequest(term=self.term if term is None else term, after=seen, steps=steps)
+        cursor = len(self.log()) if after is None else after
+        request = api.DecideRequest(term=self.term if term is None else term, after=cursor, steps=steps)
         return [outcome.outcome for outcome in self.store.decide(self.experiment, request).outcomes]
 
     def assign(

@@ -100,8 +100,8 @@ class Machines:
         return self._decide(api.Revoke(task=task, attempt=1, worker=name, reason="silent"), at)
 
     def _decide(self, step: api.Decision, at: int) -> str:
-        seen = len(self.stores[at].read_log("one", 0, 0))
-        request = api.DecideRequest(term=self.term, after=seen, steps=(step,))
+        count = len(self.stores[at].read_log("one", 0, 0))
+        request = api.DecideRequest(term=self.term, after=count, steps=(step,))
         return self.stores[at].decide("one", request)[0][0]["outcome"]
 
     def silent_s(self, *, at: int = 0) -> float:

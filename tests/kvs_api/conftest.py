@@ -14,11 +14,11 @@ from tests.kvs_api.real import Database, Replica
 @pytest.fixture(scope="session")
 def services(processes: None) -> Iterator[Forks]:
     """A forkserver with kvs_api imported."""
-    with Forks("kvs_api.__main__") as made:
-        yield made
+    with Forks("kvs_api.__main__") as forks:
+        yield forks
 
 
 @pytest.fixture
 def replica(tmp_path: Path, services: Forks) -> Iterator[Replica]:
-    with Database(tmp_path) as database, Replica(database, services) as made:
-        yield made
+    with Database(tmp_path) as database, Replica(database, services) as replica:
+        yield replica

@@ -48,7 +48,7 @@ class Answer:
         return json.loads(self.data)
 
 
-def ask(app: App, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> Answer:
+def send_request(app: App, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> Answer:
     """Send one request."""
     path, _, query = path.partition("?")
     sent = {"content-length": str(len(content or b"")), **headers}
@@ -60,16 +60,16 @@ def ask(app: App, method: str, path: str, content: bytes | None, headers: dict[s
         "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
         "server": ("testserver", 80),
     }
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": content or b""}
 
     async def send(message: dict[str, Any]) -> None:
-        told.append(message)
+        messages.append(message)
 
     asyncio.run(app(scope, receive, send))
-    return Answer(told[0]["status"], b"".join(each.get("body", b"") for each in told))
+    return Answer(messages[0]["status"], b"".join(each.get("body", b"") for each in messages))
 
 
 def wait_for_news(store: Store, read: Callable[[], Result]) -> Result:

@@ -101,8 +101,13 @@ class Service:
         **changes: Any,
     ) -> None:
         self.database = database
-        own = {"token": TOKEN, "max_body_bytes": max_body_bytes, "log_files": database.log_files, **changes}
-        self.settings = Settings(host="127.0.0.1", port=0, redis_url=database.url, **own)
+        options = {
+            "token": TOKEN,
+            "max_body_bytes": max_body_bytes,
+            "log_files": database.log_files,
+            **changes,
+        }
+        self.settings = Settings(host="127.0.0.1", port=0, redis_url=database.url, **options)
         self._store = Store(database.url, log_files=self.settings.log_files)
         threads, limits = Threads(8), limits or ConnectionLimits()
         self._app = App(self.settings, self._store, threads, most_waiting=limits.waiting)
@@ -190,8 +195,12 @@ class Replica:
     def waiting(self) -> int:
         """The number of readers that wait for news."""
         address = f"http://127.0.0.1:{self.port}/metrics"
-        told = urllib3.request("GET", address, headers={"Authorization": f"Bearer {TOKEN}"}).data.decode()
-        (line,) = [each for each in told.splitlines() if each.startswith("cerebro_kvs_api_waiting_readers ")]
+        metrics_text = urllib3.request(
+            "GET", address, headers={"Authorization": f"Bearer {TOKEN}"}
+        ).data.decode()
+        (line,) = [
+            each for each in metrics_text.splitlines() if each.startswith("cerebro_kvs_api_waiting_readers ")
+        ]
         return int(float(line.rpartition(" ")[2]))
 
     def client(self) -> KvsClient:

@@ -101,12 +101,12 @@ class SteeringContract:
     def test_a_run_that_is_not_open_is_dequeued(self, bench: Bench) -> None:
         """The controller must have read the whole log, because a later event may have reopened the run."""
         ended(bench).store.append("one", ModelResumed(run="etl-1", model="nobody"))
-        seen = len(bench.log())
-        assert bench.decide(api.Dequeue(run="etl-1"), after=seen - 1) == ["refused"]
-        assert bench.decide(api.Dequeue(run="etl-1"), after=seen) == ["done"]
-        assert bench.decide(api.Dequeue(run="etl-1"), after=seen) == ["already"]
+        count = len(bench.log())
+        assert bench.decide(api.Dequeue(run="etl-1"), after=count - 1) == ["refused"]
+        assert bench.decide(api.Dequeue(run="etl-1"), after=count) == ["done"]
+        assert bench.decide(api.Dequeue(run="etl-1"), after=count) == ["already"]
         assert bench.store.queue() == ()
-        assert len(bench.log()) == seen
+        assert len(bench.log()) == count
 
     def test_archiving_can_be_undone(self, bench: Bench) -> None:
         """The list of experiments shows it."""

@@ -23,7 +23,7 @@ from tests.kvs_api.bench import LONG_S, body, note, worker
 _CLIENTS: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 
 
-def tell(kvs: KvsClient, experiment: str, events: Iterable[Event]) -> None:
+def replay(kvs: KvsClient, experiment: str, events: Iterable[Event]) -> None:
     """Replay events of an existing experiment, with workers of incarnation ``a``."""
     term = kvs.lead("controller-0", LONG_S).term
     for seq, event in enumerate(events):

@@ -19,9 +19,9 @@ from tests.kvs_api.real import Database, Service
 
 @pytest.fixture
 def machines(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    made = Machines(service.database, monkeypatch, origins=(17.0, 50_000.0))
-    yield made
-    made.close()
+    machines = Machines(service.database, monkeypatch, origins=(17.0, 50_000.0))
+    yield machines
+    machines.close()
 
 
 def test_a_dead_worker_is_noticed_although_the_clock_was_set_back(machines: Machines) -> None:

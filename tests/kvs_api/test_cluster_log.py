@@ -21,7 +21,7 @@ from kvs_api.logs import cluster_log
 from kvs_api.store import database
 from kvs_api.store.store import Store
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, requested
-from tests.kvs_api.cluster_log_contract import LOST, tell
+from tests.kvs_api.cluster_log_contract import LOST, write_events
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_blocking_reads import Reader, wait_until_blocked
 from tests.kvs_api.test_contract import pass_a_moment
@@ -117,9 +117,9 @@ def test_pages_return_all_events_in_the_order_of_their_writes(
                 order.append(f"{write} etl-{number}")
         for name, events in reader.items():
             found = whole(kvs, name)
-            told = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
+            messages = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
             written = [what.split()[1] for what in order if what.split()[0] in (name, "cluster")]
-            assert told == written
+            assert messages == written
             assert [event.seq for event in found] == list(range(1, len(found) + 1))
             assert found[: len(events)] == events
             for after in range(len(found)):
@@ -164,7 +164,7 @@ def test_events_written_during_a_read_get_new_numbers(
         bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
         calls: dict[str, Callable[[int], object]] = {
             "one": lambda number: kvs.append("one", requested(f"etl-{number}")),
-            "cluster": lambda number: tell(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
+            "cluster": lambda number: write_events(bench, JOINED.model_copy(update={"worker": f"w{number}"})),
             "cut one": lambda _: cut(kvs, bench.term, "one"),
             "cut cluster": lambda _: cut(kvs, bench.term, "cluster"),
         }
@@ -172,13 +172,13 @@ def test_events_written_during_a_read_get_new_numbers(
         for write in done[:before]:
             write()
         store = Disturbed(service.database.url, done[before:], log_files=service.database.log_files)
-        told: list[Any] = []
+        messages: list[Any] = []
         for _ in writes:
-            told += [json.loads(event) for event in store.read_log("one", len(told), 0.0)]
+            messages += [json.loads(event) for event in store.read_log("one", len(messages), 0.0)]
         found: list[Any] = []
         while page := store.read_log("one", len(found), 0.0):
             found += [json.loads(event) for event in page]
-        assert told == found[: len(told)]
+        assert messages == found[: len(messages)]
         assert len(whole(kvs, "one")) == sum(not write.startswith("cut") for write in writes)
 
 
@@ -195,5 +195,5 @@ def test_cluster_events_wake_a_blocked_reader_of_an_experiment(bench: Bench, ser
     with contextlib.closing(service.client()) as other:
         reader = Reader(lambda: other.events("one", wait_s=20.0))
         wait_until_blocked(service)
-        tell(bench, JOINED, LOST)
+        write_events(bench, JOINED, LOST)
         assert [event.type for event in reader.result()] == ["WorkerJoined", "WorkerLost"]

@@ -23,10 +23,10 @@ def bench(service: Service) -> Iterator[Bench]:
     """A store whose first controller was replaced."""
     service.database.empty()
     with contextlib.closing(service.client()) as client:
-        made = Bench(store=client, pass_a_moment=pass_a_moment)
+        bench = Bench(store=client, pass_a_moment=pass_a_moment)
         client.register(worker("a"))
-        assert client.lead("controller-0", LONG_S, process="next", is_start=True).term > made.term
-        yield made
+        assert client.lead("controller-0", LONG_S, process="next", is_start=True).term > bench.term
+        yield bench
 
 
 WRITES: dict[str, Callable[[KvsClient], object]] = {

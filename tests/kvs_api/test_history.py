@@ -16,7 +16,7 @@ from cerebro.runtime.kvs.client import KvsClient
 from kvs_api.store import history as store_part
 from kvs_api.store import keys
 from tests.kvs_api.bench import Bench
-from tests.kvs_api.history_contract import GPU, ROW, key, told
+from tests.kvs_api.history_contract import GPU, ROW, history_request, key
 from tests.kvs_api.real import Service
 
 
@@ -30,13 +30,13 @@ def test_a_table_keeps_the_most_recently_changed_rows(
 ) -> None:
     monkeypatch.setattr(store_part, "MOST_ROWS", 3)
     for after, numbers in enumerate([(1, 2, 3), (1,), (4,), (5,)]):
-        kvs.count_history(told(bench.term, after, after + 1, *numbers))
+        kvs.count_history(history_request(bench.term, after, after + 1, *numbers))
     assert set(kvs.history().sub_epochs) == {key(1), key(4), key(5)}
 
 
 def test_an_unreadable_row_is_omitted_and_counted(kvs: KvsClient, bench: Bench, service: Service) -> None:
     """The next event replaces the damaged row."""
-    kvs.count_history(told(bench.term, 0, 5, 1))
+    kvs.count_history(history_request(bench.term, 0, 5, 1))
     with redis.Redis.from_url(service.database.url) as database:
         for name, content in (
             (key(2), b'{"sub-epochs": \xff'), (key(3), '{"schema_version": 99, "what": 1}'), (key(4), "null"),
@@ -46,7 +46,7 @@ def test_an_unreadable_row_is_omitted_and_counted(kvs: KvsClient, bench: Bench, 
             database.hset(keys.SUB_EPOCHS, name, content)
         found = kvs.history()
         assert (found.sub_epochs, found.unreadable) == ({key(1): ROW}, 6)
-        kvs.count_history(told(bench.term, 5, 6, 1, 2, 3, 4, 5))
+        kvs.count_history(history_request(bench.term, 5, 6, 1, 2, 3, 4, 5))
         found = kvs.history()
         assert (set(found.sub_epochs), found.unreadable) == ({key(number) for number in range(1, 6)}, 2)
 
@@ -54,17 +54,17 @@ def test_an_unreadable_row_is_omitted_and_counted(kvs: KvsClient, bench: Bench, 
 def test_keys_reveal_none_of_their_inputs() -> None:
     """Keys are hashes that do not depend on the order of hyperparameters."""
 
-    def made(
+    def key_of(
         code: str = "c0de", dataset: str = "mnist-1", device: DeviceKind | None = GPU, **values: float
     ) -> SubEpochKey:
         return SubEpochKey.of(code=code, dataset=dataset, hyperparams=values, device=device)
 
-    found = made(width=731, lr=0.0173)
-    assert found == made(lr=0.0173, width=731) == SubEpochKey.parse(str(found))
+    found = key_of(width=731, lr=0.0173)
+    assert found == key_of(lr=0.0173, width=731) == SubEpochKey.parse(str(found))
     for word in ("731", "0173", "width", "mnist", "T4", "c0de"):
         assert word not in str(found).split("-")
-    others = (made("x", width=1), made(dataset="x", width=1), made(), made(device=None, width=1))
-    assert len({made(width=1), found, *others}) == 6
+    others = (key_of("x", width=1), key_of(dataset="x", width=1), key_of(), key_of(device=None, width=1))
+    assert len({key_of(width=1), found, *others}) == 6
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=FADES), st.integers(0, 99))

@@ -20,9 +20,9 @@ from tests.kvs_api.test_contract import pass_a_moment
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
     """A store with a worker."""
-    made = Bench(store=kvs, pass_a_moment=pass_a_moment)
+    bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     kvs.register(worker("a"))
-    return made
+    return bench
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ NOW = f"GET /v1/queue HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r
 @contextmanager
 def limited(service: Service, connections: int) -> Iterator[Service]:
     """Another service over the same database with an experiment and few connections."""
-    with Service(service.database, limits=ConnectionLimits(connections=connections)) as made:
-        client = made.client()
+    with Service(service.database, limits=ConnectionLimits(connections=connections)) as limited_service:
+        client = limited_service.client()
         client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
         client.close()
-        until(lambda: not made.connections, "the client has left")
-        yield made
+        until(lambda: not limited_service.connections, "the client has left")
+        yield limited_service
 
 
 def connect(service: Service, content: bytes = b"") -> socket.socket:
@@ -39,18 +39,18 @@ def connect(service: Service, content: bytes = b"") -> socket.socket:
 
 
 def test_a_reader_that_leaves_is_forgotten_at_once(service: Service) -> None:
-    with limited(service, 20) as made:
-        connect(made, READ).close()
-        until(lambda: not made.connections and not made.waiting, "nobody waits")
+    with limited(service, 20) as small:
+        connect(small, READ).close()
+        until(lambda: not small.connections and not small.waiting, "nobody waits")
 
 
 def test_waiting_requests_are_answered_at_the_end(service: Service) -> None:
     """Waiting requests are answered at once, and so are later ones."""
-    with limited(service, 20) as made, connect(made, READ) as before:
-        until(lambda: made.waiting == 1, "one waits")
-        made.answer_waiting()
+    with limited(service, 20) as small, connect(small, READ) as before:
+        until(lambda: small.waiting == 1, "one waits")
+        small.answer_waiting()
         assert b'{"events":[]}' in answer(before)
-        with connect(made, READ) as after:
+        with connect(small, READ) as after:
             assert b'{"events":[]}' in answer(after)
 
 
@@ -60,18 +60,18 @@ def test_waiting_readers_do_not_use_up_the_connections(service: Service, readers
 
     Other callers are served, even if they connect first and send later.
     """
-    with limited(service, 20) as made, ExitStack() as stack:
-        waiting = [stack.enter_context(connect(made, READ)) for _ in range(15)]
-        until(lambda: made.waiting == 15, "15 wait")
+    with limited(service, 20) as small, ExitStack() as stack:
+        waiting = [stack.enter_context(connect(small, READ)) for _ in range(15)]
+        until(lambda: small.waiting == 15, "15 wait")
         for _ in range(readers - 15):
-            newest = stack.enter_context(connect(made, READ))
+            newest = stack.enter_context(connect(small, READ))
             (early,), _, _ = select.select(waiting, [], [], HANG_S)
             assert b'{"events":[]}' in answer(early)
             early.close()
             waiting = [*(each for each in waiting if each is not early), newest]
         for delay_s in (0.0, 0.1):
-            with connect(made) as caller:
+            with connect(small) as caller:
                 threading.Event().wait(delay_s)
                 caller.sendall(NOW)
                 assert b"200 OK" in answer(caller)
-        until(lambda: made.waiting == 15, "15 wait")
+        until(lambda: small.waiting == 15, "15 wait")

@@ -54,8 +54,8 @@ class World:
     def news(self) -> News:
         """Return `News` without its thread; tests call `_attend`. One reader waits, and waits again when woken."""
         client: Any = self
-        made = News(client, client, clock=lambda: self.now)
-        made._thread = threading.Thread()
+        news = News(client, client, clock=lambda: self.now)
+        news._thread = threading.Thread()
 
         class Reader(LongPoll):
             until = None
@@ -65,11 +65,11 @@ class World:
 
             def wake(self) -> None:
                 world.woken += 1
-                made.expect(self, {KEY: 0})
+                news.expect(self, {KEY: 0})
 
         world = self
-        made.expect(Reader(), {KEY: 0})
-        return made
+        news.expect(Reader(), {KEY: 0})
+        return news
 
     # --- the listener's connection ---------------------------------------------------------------
 
@@ -172,15 +172,15 @@ def test_without_permission_for_messages_sweeps_continue(
 @pytest.fixture
 def stores() -> Iterator[Callable[[str], Store]]:
     """Make stores with the experiment "one"."""
-    made: list[Store] = []
+    opened: list[Store] = []
 
     def make(url: str) -> Store:
-        made.append(Store(url))
-        made[-1].create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
-        return made[-1]
+        opened.append(Store(url))
+        opened[-1].create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        return opened[-1]
 
     yield make
-    for store in made:
+    for store in opened:
         store.close()
 
 
@@ -189,7 +189,7 @@ def listeners(client: redis.Redis) -> int:
     return int(client.pubsub_numsub(keys.NEWS)[0][1])
 
 
-def tell(store: Store, after: int) -> None:
+def write_next(store: Store, after: int) -> None:
     """Write the next event while a reader waits; return once the reader has it."""
     reader = Reader(lambda: wait_for_news(store, lambda: store.read_log("one", after, HANG_S)))
     until(lambda: store.waiting, "a reader waits")
@@ -222,7 +222,7 @@ def test_a_database_user_without_channel_access_still_gets_events(
         monkeypatch.setattr(store, "_read", counted)
         assert wait_for_news(store, lambda: store.read_log("one", 1, 0.3)) == []
         assert next(reads) <= 4
-        tell(store, 1)
+        write_next(store, 1)
         assert len(lines(caplog)) == 1
         before = listeners(client)
         client.execute_command("ACL", "SETUSER", "limited", f"&{keys.NEWS}")
@@ -238,9 +238,9 @@ def test_an_invalid_message_stops_no_later_message(
     """A message that is no key is logged, and later messages work."""
     monkeypatch.setattr(news, "_SWEEP_S", NEVER_S)
     store = stores(service.database.url)
-    tell(store, 0)
+    write_next(store, 0)
     with redis.Redis.from_url(service.database.url) as client:
         until(lambda: listeners(client), "the store listens")
         client.publish(keys.NEWS, b"\xff")
     until(lambda: [each for each in caplog.records if each.exc_info], "the message is recorded")
-    tell(store, 1)
+    write_next(store, 1)

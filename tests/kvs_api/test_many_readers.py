@@ -38,12 +38,12 @@ def readers(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 def answer(reader: socket.socket) -> bytes:
     """Read one response, with headers and body."""
-    told = b""
-    while b"\r\n\r\n" not in told or len(told.partition(b"\r\n\r\n")[2]) < _length(told):
+    received = b""
+    while b"\r\n\r\n" not in received or len(received.partition(b"\r\n\r\n")[2]) < _length(received):
         piece = reader.recv(1 << 16)
-        assert piece, told
-        told += piece
-    return told
+        assert piece, received
+        received += piece
+    return received
 
 
 def _length(told: bytes) -> int:

@@ -33,7 +33,7 @@ from tests.kvs_api.bench import (
     started,
     worker,
 )
-from tests.kvs_api.cluster_log_contract import tell
+from tests.kvs_api.cluster_log_contract import write_events
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
 
@@ -41,10 +41,10 @@ from tests.kvs_api.test_contract import pass_a_moment
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
     """A store with a run and a worker."""
-    made = Bench(store=kvs, pass_a_moment=pass_a_moment)
+    bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     kvs.append("one", requested("etl-1"))
     kvs.register(worker("a"))
-    return made
+    return bench
 
 
 @pytest.fixture
@@ -99,11 +99,11 @@ def test_moved_events_are_readable_and_not_in_the_database(
     before = whole(kvs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_store, "MOST", 4)
-        made = []
+        segments = []
         while (answer := kvs.cut("one", request(bench))).moved is not None:
-            made.append(answer.moved)
-    assert [segment.entries for segment in made] == [4, 4, 4, 3]
-    assert kvs.segments("one").segments == tuple(made)
+            segments.append(answer.moved)
+    assert [segment.entries for segment in segments] == [4, 4, 4, 3]
+    assert kvs.segments("one").segments == tuple(segments)
     assert database.xlen(keys.log("one")) == 1
     assert whole(kvs) == before
     assert kvs.events("one", 6)[0] == before[6]
@@ -166,8 +166,8 @@ def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, databa
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
     kvs.cut("one", request(bench))
     assert database.hlen(keys.log("one") + ":notes") == 1
-    seen = len(whole(kvs)) - 1
-    assert bench.decide(note(RunFinished(run="etl-1", outcome="finished")), after=seen) == ["already"]
+    cursor = len(whole(kvs)) - 1
+    assert bench.decide(note(RunFinished(run="etl-1", outcome="finished")), after=cursor) == ["already"]
 
 
 def test_live_points_are_removed_by_time(bench: Bench, kvs: KvsClient) -> None:
@@ -192,7 +192,7 @@ def test_live_points_are_removed_by_time(bench: Bench, kvs: KvsClient) -> None:
 def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
     """It is still merged into experiment logs."""
     for number in range(4):
-        tell(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
+        write_events(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
         kvs.append("one", requested(f"etl-{number + 2}"))
     before, cluster = whole(kvs), kvs.cluster_log()
     assert kvs.cut("", request(bench, "")).moved is not None

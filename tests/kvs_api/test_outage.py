@@ -29,26 +29,28 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def own(database: Database) -> Iterator[Service]:
+def own_service(database: Database) -> Iterator[Service]:
     with Service(database) as service:
         yield service
 
 
 @pytest.mark.processes
-def test_an_unavailable_database_is_503(own: Service, database: Database) -> None:
+def test_an_unavailable_database_is_503(own_service: Service, database: Database) -> None:
     """All kinds of routes, including health, respond with a `Problem`."""
     database.kill()
     with urllib3.PoolManager(retries=False) as http:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         for path in ("/v1/queue", "/v1/experiments", "/v1/workers", "/v1/experiments/one/events?wait_s=5"):
-            answer = http.request("GET", own.address + path, headers=headers)
+            answer = http.request("GET", own_service.address + path, headers=headers)
             assert (answer.status, api.Problem.model_validate_json(answer.data).error) == (
                 503,
                 "StoreUnavailableError",
             )
         body = api.LeaderRequest(holder="me", ttl_s=1).model_dump_json()
-        assert http.request("POST", own.address + "/v1/leader", body=body, headers=headers).status == 503
-        health = http.request("GET", own.address + "/health")
+        assert (
+            http.request("POST", own_service.address + "/v1/leader", body=body, headers=headers).status == 503
+        )
+        health = http.request("GET", own_service.address + "/health")
         assert (health.status, api.Health.model_validate_json(health.data).status) == (
             503,
             "store-unavailable",
@@ -56,17 +58,17 @@ def test_an_unavailable_database_is_503(own: Service, database: Database) -> Non
 
 
 @pytest.mark.processes
-def test_a_call_is_retried_for_a_limited_time(own: Service, database: Database) -> None:
+def test_a_call_is_retried_for_a_limited_time(own_service: Service, database: Database) -> None:
     """After `retry_for_s` the client raises a retryable error."""
     database.kill()
-    client = own.client(retry_for_s=0.2)
+    client = own_service.client(retry_for_s=0.2)
     with pytest.raises(StoreUnavailableError, match="cerebro status"):
         client.queue()
 
 
 @pytest.mark.processes
-def test_a_client_waits_for_the_store(own: Service, database: Database) -> None:
-    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+def test_a_client_waits_for_the_store(own_service: Service, database: Database) -> None:
+    bench = Bench(store=own_service.client(), pass_a_moment=lambda: None)
     database.kill()
     answers: list[int] = []
     caller = threading.Thread(
@@ -80,8 +82,8 @@ def test_a_client_waits_for_the_store(own: Service, database: Database) -> None:
 
 
 @pytest.mark.processes
-def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, database: Database) -> None:
-    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+def test_a_read_that_blocks_outlives_a_restart_of_the_store(own_service: Service, database: Database) -> None:
+    bench = Bench(store=own_service.client(), pass_a_moment=lambda: None)
     found: list[list[str]] = []
     reader = threading.Thread(
         target=lambda: found.append([e.type for e in bench.store.events("one", 0, wait_s=15)]), daemon=True
@@ -95,14 +97,14 @@ def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, databa
 
 
 @pytest.mark.processes
-def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Database) -> None:
+def test_killing_the_store_loses_nothing_acknowledged(own_service: Service, database: Database) -> None:
     """Redis is killed three times while four clients write; each acknowledged run exists once and is queued."""
-    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    bench = Bench(store=own_service.client(), pass_a_moment=lambda: None)
     acknowledged: dict[str, int] = {}
     enough = threading.Event()
 
     def write(number: int) -> None:
-        client = own.client()
+        client = own_service.client()
         for count in range(400):
             run = f"etl-{number}-{count}"
             acknowledged[run] = client.append("one", requested(run))
@@ -131,8 +133,8 @@ def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Da
 
 
 @pytest.mark.processes
-def test_killing_the_store_keeps_leases_and_inboxes(own: Service, database: Database) -> None:
-    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+def test_killing_the_store_keeps_leases_and_inboxes(own_service: Service, database: Database) -> None:
+    bench = Bench(store=own_service.client(), pass_a_moment=lambda: None)
     bench.run_until("running")
     before = (bench.log(), bench.inbox(), bench.store.workers()[0].record)
     database.kill()
@@ -227,9 +229,9 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
 
 
 @pytest.mark.processes
-def test_pending_deletions_survive_a_kill_of_the_store(own: Service, database: Database) -> None:
+def test_pending_deletions_survive_a_kill_of_the_store(own_service: Service, database: Database) -> None:
     """Commands, lists and the audit entry are durable; the deletion continues after a restart."""
-    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    bench = Bench(store=own_service.client(), pass_a_moment=lambda: None)
     bench.decide(note(started()))
     bench.store.append("one", DeletionRequested(by="ann"))
     database.kill()

@@ -48,14 +48,14 @@ def ready(kvs: KvsClient, name: str = "digits") -> ModelVersion:
 
 def test_versions_are_numbered_from_1_and_do_not_change(one: KvsClient) -> None:
     """Each name has its own numbers, and versions keep the experiment's record of that time."""
-    made = [one.register_model(name, ASKED) for name in ("digits", "digits", "other")]
-    assert [(each.name, each.version, each.state) for each in made] == [
+    versions = [one.register_model(name, ASKED) for name in ("digits", "digits", "other")]
+    assert [(each.name, each.version, each.state) for each in versions] == [
         ("digits", 1, "copying"), ("digits", 2, "copying"), ("other", 1, "copying"),
     ]  # fmt: skip
-    assert made[0].source == ASKED
-    assert made[0].experiment == one.experiment("one")
+    assert versions[0].source == ASKED
+    assert versions[0].experiment == one.experiment("one")
     assert [model.name for model in one.registry()] == ["digits", "other"]
-    assert one.registered_model("digits").versions == (made[0], made[1])
+    assert one.registered_model("digits").versions == (versions[0], versions[1])
 
 
 def test_a_repeated_call_creates_one_version(one: KvsClient) -> None:
@@ -72,8 +72,8 @@ def test_a_repeated_call_creates_one_version(one: KvsClient) -> None:
 
 def test_concurrent_registrations_get_different_numbers(service: Service, one: KvsClient) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: one.register_model("digits", ASKED).version, range(24)))
-    assert sorted(made) == list(range(1, 25))
+        numbers = list(pool.map(lambda _: one.register_model("digits", ASKED).version, range(24)))
+    assert sorted(numbers) == list(range(1, 25))
 
 
 def test_only_the_first_outcome_of_a_copy_counts(one: KvsClient) -> None:
@@ -123,10 +123,10 @@ def test_an_invalid_name_is_refused(one: KvsClient, name: str) -> None:
 
 def test_a_version_outlives_its_experiment(one: KvsClient, service: Service) -> None:
     """It keeps all fields."""
-    made = ready(one)
+    version = ready(one)
     with redis.Redis.from_url(service.database.url) as database:
         database.delete(keys.experiment("one"))
-    assert one.registered_model("digits").versions == (made,)
+    assert one.registered_model("digits").versions == (version,)
 
 
 @pytest.mark.parametrize("content", ['{"future": 1}', "damaged", "[1]"])
@@ -153,9 +153,9 @@ def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
         find_version(digits, "", 1)
     with pytest.raises(NotFoundError, match="it has versions 1 to 4"):
         one.move_alias("digits", AliasRequest(alias="champion", version=9))
-    told = lines((digits, other), with_all=True)
-    assert len([line for line in told if "cannot be read" in line]) == 2
-    assert any(line.startswith("digits/2 ") for line in told)
+    text_lines = lines((digits, other), with_all=True)
+    assert len([line for line in text_lines if "cannot be read" in line]) == 2
+    assert any(line.startswith("digits/2 ") for line in text_lines)
 
 
 def test_a_store_without_a_registry_lists_no_models(kvs: KvsClient) -> None:

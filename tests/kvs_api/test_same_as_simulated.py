@@ -91,7 +91,7 @@ def revoke(attempt: int, name: str, force: bool) -> Named:
     )
 
 
-def ask(task: str, attempt: int, name: str) -> Named:
+def request_release(task: str, attempt: int, name: str) -> Named:
     return Named(f"ask {task} {attempt} {name}", lambda bench: bench.ask(attempt, task=task, name=name))
 
 
@@ -142,7 +142,7 @@ def decide_note(kind: int, after: int) -> Named:
     return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))
 
 
-def tell(kind: int, after: int | None, term: int | None) -> Named:
+def write_cluster_event(kind: int, after: int | None, term: int | None) -> Named:
     event: ClusterEvent = (
         JOINED,
         WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
@@ -210,14 +210,16 @@ calls = st.one_of(
         leases,
     ),
     st.builds(revoke, attempts, names, st.booleans()),
-    st.builds(ask, tasks, attempts, names),
+    st.builds(request_release, tasks, attempts, names),
     st.builds(register, names, incarnations, st.integers(0, 2)),
     st.builds(remove, names, st.none() | incarnations),
     st.builds(size_request, st.integers(1, 2), st.sampled_from(["", "quota"])),
     st.builds(drop_wish, st.integers(1, 2)),
     st.builds(lead, st.integers(0, 1), leases),
     st.builds(append, st.integers(1, 2), st.integers(0, 1)),
-    st.builds(tell, st.integers(0, 2), st.none() | st.integers(0, 4), st.none() | st.integers(0, 1)),
+    st.builds(
+        write_cluster_event, st.integers(0, 2), st.none() | st.integers(0, 4), st.none() | st.integers(0, 1)
+    ),
     st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
     st.builds(command_for, st.integers(0, 4)),
     st.builds(begin, st.integers(1, 2), st.sampled_from("de")),
@@ -239,7 +241,7 @@ likely = st.one_of(
         st.just("a"),
         leases,
     ),
-    st.builds(ask, st.just(TASK), st.just(1), st.just("worker-0")),
+    st.builds(request_release, st.just(TASK), st.just(1), st.just("worker-0")),
     st.builds(cut, st.just("one"), st.just(1), st.just(api.MAX_SEQ)),
 )
 

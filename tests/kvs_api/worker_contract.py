@@ -168,10 +168,10 @@ class WorkerContract:
     def test_a_report_may_list_new_replicas(self, bench: Bench) -> None:
         """They replace the registered ones; reports of fenced or unknown processes are ignored."""
         bench.store.register(worker("a"))
-        made = (Replica(dataset="d", partition=3),)
-        request = api.ReportRequest(incarnation="a", lease_s=1, replicas=made)
+        new_replicas = (Replica(dataset="d", partition=3),)
+        request = api.ReportRequest(incarnation="a", lease_s=1, replicas=new_replicas)
         assert bench.store.report("worker-0", request).current
-        assert bench.store.workers()[0].record == worker("a").model_copy(update={"replicas": made})
+        assert bench.store.workers()[0].record == worker("a").model_copy(update={"replicas": new_replicas})
         assert not bench.store.report("worker-9", request).current
         bench.store.register(worker("b"))
         assert not bench.store.report("worker-0", request).current

@@ -16,16 +16,16 @@ MakeCluster = Callable[..., FakeCluster]
 
 @pytest.fixture
 def make_cluster(processes: None, tmp_path: Path) -> Iterator[MakeCluster]:
-    made: list[FakeCluster] = []
+    clusters: list[FakeCluster] = []
 
     def make(*fakes: Fake) -> FakeCluster:
-        made.append(FakeCluster(tmp_path / str(len(made)), *fakes))
-        return made[-1]
+        clusters.append(FakeCluster(tmp_path / str(len(clusters)), *fakes))
+        return clusters[-1]
 
     (tmp_path / "0").mkdir()
     (tmp_path / "1").mkdir()
     yield make
-    for cluster in made:
+    for cluster in clusters:
         cluster.stop()
         assert marked(cluster.home.path) == ()
         assert cleaning.leftovers(cluster.home) == ()

@@ -105,11 +105,11 @@ class FakeCluster:
     def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = HANG_S) -> ServiceInfo:
         """Wait until the service is ready in another process."""
 
-        def look() -> ServiceInfo | None:
+        def read_service() -> ServiceInfo | None:
             service = self.service(name)
             return service if service.state == "ready" and service.process != before else None
 
-        return self.eventually(look, within_s=within_s)
+        return self.eventually(read_service, within_s=within_s)
 
     def eventually(self, look: Callable[[], Found | None], *, within_s: float = HANG_S) -> Found:
         """Wait for the first result that is not None; fail if the supervisor ends."""

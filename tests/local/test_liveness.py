@@ -51,9 +51,9 @@ class Process:
 
 @pytest.fixture
 def process() -> Iterator[Process]:
-    made = Process()
-    yield made
-    made.close()
+    process = Process()
+    yield process
+    process.close()
 
 
 def test_a_process_that_answers_probes_stays_alive(process: Process) -> None:
@@ -102,7 +102,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Start services that answer on their own ports, at time 0 of the fake clock."""
     home = ClusterHome(tmp_path)
     home.create()
-    made: list[ServiceProcess] = []
+    started: list[ServiceProcess] = []
 
     def start(*, is_ever_ready: bool) -> tuple[ServiceProcess, ProcessId]:
         with socket.socket() as probe:
@@ -116,16 +116,16 @@ def make(tmp_path: Path) -> Iterator[Make]:
             ready=readiness.http(port, "/live") if is_ever_ready else lambda: False,
             live=liveness.http(port),
         )
-        made.append(ServiceProcess(service, log=home.log("one"), folder=tmp_path))
-        made[-1].start(0.0)
-        process = made[-1].info().process
+        started.append(ServiceProcess(service, log=home.log("one"), folder=tmp_path))
+        started[-1].start(0.0)
+        process = started[-1].info().process
         assert process is not None
         while not readiness.http(port, "/live")():
             assert not processes.wait_gone(process, 0.02)
-        return made[-1], process
+        return started[-1], process
 
     yield start
-    for child in made:
+    for child in started:
         child.kill()
 
 

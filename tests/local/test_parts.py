@@ -127,11 +127,11 @@ def test_each_service_has_its_own_token_in_users_mode(tmp_path: Path) -> None:
     listed = {each.name: each.environment for each in _services(tmp_path, workers=1, shell=shell)}
     operator, store = ClusterHome(tmp_path).token(), listed["kvs_api"]
     assert (store["CEREBRO_TOKEN"], store["CEREBRO_AUTH_MODE"]) == (operator, "users")
-    own = {role: listed[name]["CEREBRO_TOKEN"] for role, name in ROLES.items()}
-    assert {role: store[f"CEREBRO_{role}_TOKEN"] for role in ROLES} == own
-    assert len({operator, *own.values()}) == 4
+    tokens = {role: listed[name]["CEREBRO_TOKEN"] for role, name in ROLES.items()}
+    assert {role: store[f"CEREBRO_{role}_TOKEN"] for role in ROLES} == tokens
+    assert len({operator, *tokens.values()}) == 4
     assert [name for name in listed["worker-0"] if name.endswith("_TOKEN")] == ["CEREBRO_TOKEN"]
-    assert listed["tensorboard"][tensorboard.KEY] == tickets.key_of(own["DISPATCHER"]).hex()
+    assert listed["tensorboard"][tensorboard.KEY] == tickets.key_of(tokens["DISPATCHER"]).hex()
     assert Settings.from_environment(store).service_tokens
 
 
@@ -173,8 +173,8 @@ def test_each_device_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         options = ServiceOptions(workers=workers, tensorboard=False, devices=devices)
         assert options.cores == each
     assert ServiceOptions(workers=4, tensorboard=False, devices=2, share=1).cores == 2
-    for told, expected in ((None, None), (3, "3")):
-        found = {s.name: s.environment for s in _services(tmp_path, workers=2, devices=told)}
+    for setting, expected in ((None, None), (3, "3")):
+        found = {s.name: s.environment for s in _services(tmp_path, workers=2, devices=setting)}
         assert found["worker-1"].get("CEREBRO_DEVICES") == expected
 
 

@@ -46,5 +46,5 @@ def test_notebook_searches_and_clones_the_best_model(home: ClusterHome, tmp_path
     assert sum(epochs.values()) == 24
     assert 0 < epochs[9] <= 12
     assert epochs[1] >= 8
-    asked = next(cell for cell in cells if "commands" in cell.source).outputs[-1].text
-    assert "added a model to fit-1, from m" in asked
+    text = next(cell for cell in cells if "commands" in cell.source).outputs[-1].text
+    assert "added a model to fit-1, from m" in text

@@ -115,7 +115,7 @@ def test_core_and_engine_agree_under_disturbances(name: str) -> None:
 def test_the_other_holder_takes_over_a_lost_partition() -> None:
     """Worker 0 never returns, so worker 1 serves all models."""
     problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])
-    gone = Conditions(outages=(Outage(worker=0, start=15.0),))
-    found = run(problem, "lrptw", 0, gone)
+    conditions = Conditions(outages=(Outage(worker=0, start=15.0),))
+    found = run(problem, "lrptw", 0, conditions)
     validate(problem, found, actual=True).check()
     assert all(sub_epoch.worker == 1 for sub_epoch in found.sub_epochs if sub_epoch.end > 15.0)

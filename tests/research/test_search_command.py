@@ -24,16 +24,16 @@ def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict
 def test_one_table_lists_all_procedures(capsys: pytest.CaptureFixture[str]) -> None:
     """A row has the number of models, worker utilisation, makespan and time to a good model. A repeat gives
     the same rows."""
-    asked = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
-    assert command.main(["simulate", *asked]) == 0
+    arguments = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
+    assert command.main(["simulate", *arguments]) == 0
     heading, about, heads, asha, pbt, blank = capsys.readouterr().out.splitlines()
     assert heading.startswith("search: ")
     assert "2 workers, at most 3 epochs a model, sampler random, seed 0" in about
     for word in ("trials", "epochs", "busy", "makespan s", "to best - 0.01 s"):
         assert word in heads
     assert (asha.split()[0], pbt.split()[0], blank) == ("asha", "pbt", "")
-    rows = _rows(capsys, *asked)
-    assert rows == _rows(capsys, *asked)
+    rows = _rows(capsys, *arguments)
+    assert rows == _rows(capsys, *arguments)
     assert rows["asha"]["trials"] == 4
     assert rows["pbt"]["trials"] > 4  # PBT clones count as models
     assert f"{rows['asha']['makespan']:.1f}" in asha.split()
@@ -44,16 +44,16 @@ def test_one_table_lists_all_procedures(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_samplers_draw_in_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     """CMA-ES differs from random sampling from the second generation on."""
-    asked = ("search", "--workers", "1", "--epochs", "2", "--samples", "10", "--procedure", "asha")
-    at_random, drawn = _rows(capsys, *asked), _rows(capsys, *asked, "--sampler", "cma")
+    arguments = ("search", "--workers", "1", "--epochs", "2", "--samples", "10", "--procedure", "asha")
+    at_random, drawn = _rows(capsys, *arguments), _rows(capsys, *arguments, "--sampler", "cma")
     assert drawn["asha"]["trials"] == at_random["asha"]["trials"] == 10
     assert drawn["asha"]["best"] != at_random["asha"]["best"]
 
 
 def test_a_late_worker_lengthens_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     """The worker that joins after ten epochs has a partition that all models need."""
-    asked = (*_SMALL, "--procedure", "hyperband")
-    calm, late = _rows(capsys, "search", *asked), _rows(capsys, "search-join", *asked)
+    arguments = (*_SMALL, "--procedure", "hyperband")
+    calm, late = _rows(capsys, "search", *arguments), _rows(capsys, "search-join", *arguments)
     assert late["hyperband"]["makespan"] >= 10 > calm["hyperband"]["makespan"]
 
 

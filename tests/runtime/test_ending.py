@@ -37,6 +37,6 @@ def test_a_process_ends_with_its_work_despite_exit_handlers() -> None:
 
 def test_exceptions_of_the_work_are_printed() -> None:
     """The exit status is the usual one for an exception."""
-    status, said, told = ended("print('begun'); end_after(lambda: 1 / 0)")
+    status, said, errors = ended("print('begun'); end_after(lambda: 1 / 0)")
     assert (status, said) == (1, "begun\n")
-    assert told.endswith("ZeroDivisionError: division by zero\n")
+    assert errors.endswith("ZeroDivisionError: division by zero\n")

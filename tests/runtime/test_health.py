@@ -38,9 +38,9 @@ class Served:
 
     def half(self) -> socket.socket:
         """Open a connection and send half a request."""
-        made = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=HANG_S)
-        made.sendall(b"GET /live HTTP/1.1\r\nHost:")
-        return made
+        connection = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=HANG_S)
+        connection.sendall(b"GET /live HTTP/1.1\r\nHost:")
+        return connection
 
     def close(self) -> None:
         """Stop the server."""
@@ -50,9 +50,9 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    made = Served()
-    yield made
-    made.close()
+    served = Served()
+    yield served
+    served.close()
 
 
 def test_readiness_and_liveness_have_separate_answers(served: Served) -> None:

@@ -219,9 +219,9 @@ def test_calls_that_bypass_the_guard_are_blocked(mine: Path) -> None:
 @pytest.mark.processes
 def test_a_path_swapped_during_the_call_is_checked_once(mine: Path) -> None:
     """The supervisor checks and changes one descriptor, so a thread that swaps the path gains nothing."""
-    theirs, own = mine.parent / "theirs" / "file", mine / "file"
-    own.chmod(0o640)
-    paths = [os.fsencode(own), os.fsencode(theirs)]
+    theirs, own_file = mine.parent / "theirs" / "file", mine / "file"
+    own_file.chmod(0o640)
+    paths = [os.fsencode(own_file), os.fsencode(theirs)]
     size = max(map(len, paths)) + 1
 
     def work() -> None:
@@ -242,7 +242,7 @@ def test_a_path_swapped_during_the_call_is_checked_once(mine: Path) -> None:
         thread.join()
 
     assert held(mine, work) == 0
-    assert (theirs.stat().st_mode & 0o777, own.stat().st_mode & 0o777) == (0o644, 0o600)
+    assert (theirs.stat().st_mode & 0o777, own_file.stat().st_mode & 0o777) == (0o644, 0o600)
 
 
 @pytest.mark.processes

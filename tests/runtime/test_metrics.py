@@ -37,7 +37,7 @@ from kvs_api.api.app import App
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.settings import Settings as StoreSettings
 from kvs_api.store.store import Store
-from tests.kvs_api.in_process import InThisThread, ask
+from tests.kvs_api.in_process import InThisThread, send_request
 from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, sub_epoch
 
@@ -107,10 +107,10 @@ def test_requests_are_counted_by_route_and_class(served: tuple[App, KvsMetrics])
     app, metrics = served
     token = {"Authorization": "Bearer t"}
     for path in ("/v1/code/a", "/v1/code/b"):
-        assert ask(app, "GET", path, None, token).status_code == 503
-    assert ask(app, "GET", "/v1/code/a", None, {}).status_code == 401
-    assert ask(app, "BREW", "/nowhere", None, token).status_code == 404
-    assert ask(app, "BREW", "/v1/code/a", None, token).status_code == 405
+        assert send_request(app, "GET", path, None, token).status_code == 503
+    assert send_request(app, "GET", "/v1/code/a", None, {}).status_code == 401
+    assert send_request(app, "BREW", "/nowhere", None, token).status_code == 404
+    assert send_request(app, "BREW", "/v1/code/a", None, token).status_code == 405
     name, route = "cerebro_kvs_api_requests_total", "/v1/code/{sha256}"
     assert value(metrics, name, route=route, method="GET", status="5xx") == 2
     assert value(metrics, name, route=route, method="GET", status="4xx") == 1
@@ -121,9 +121,10 @@ def test_requests_are_counted_by_route_and_class(served: tuple[App, KvsMetrics])
 def test_metrics_need_the_token_on_the_public_port(served: tuple[App, KvsMetrics]) -> None:
     """The metrics route has the application's token check."""
     app, _ = served
-    assert ask(app, "GET", "/metrics", None, {}).status_code == 401
+    assert send_request(app, "GET", "/metrics", None, {}).status_code == 401
     assert (
-        b"cerebro_kvs_api_requests" in ask(app, "GET", "/metrics", None, {"Authorization": "Bearer t"}).data
+        b"cerebro_kvs_api_requests"
+        in send_request(app, "GET", "/metrics", None, {"Authorization": "Bearer t"}).data
     )
 
 
@@ -179,16 +180,16 @@ def test_a_call_without_a_change_is_no_write(
 # --- controller ----------------------------------------------------------------------------------
 
 
-def told() -> tuple[Story, ControllerMetrics]:
+def story_and_metrics() -> tuple[Story, ControllerMetrics]:
     """A story whose events the metrics received as they happened."""
     story, metrics = Story(), ControllerMetrics()
-    seen = len(story.log)
+    count = len(story.log)
     story.etl()
     story.fit(models=1, epochs=1)
     story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     story.epoch(1)
     story.tell(epoch_report(story.state, story.run, 1))
-    for event in story.log[seen:]:
+    for event in story.log[count:]:
         metrics.happened(event)
     return story, metrics
 
@@ -206,14 +207,14 @@ def test_the_gap_metric_is_the_largest_gap_of_open_fits() -> None:
         core.state = story.state
         stories.append(story)
         cores.append(core)
-    seen = []
+    observed = []
     for ending in (*stories, None):
         metrics.update((), max(Overview.of(core).gap for core in cores), ClusterSnapshot())
-        seen.append(value(metrics, name))
+        observed.append(value(metrics, name))
         if ending is not None:
             ending.tell(RunFinished(run="fit-1", outcome="finished"))
             metrics.happened(ending.log[-1])
-    assert seen == pytest.approx([0.5, 0.2, 0.0])
+    assert observed == pytest.approx([0.5, 0.2, 0.0])
 
 
 def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
@@ -229,14 +230,14 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
         position=Position(), checkpoint=None, keep=(),
     )  # fmt: skip
     started = next(event for event in story.log if isinstance(event, RunStarted) and event.run == "fit-1")
-    told = [
+    messages = [
         *story.log,
         TaskFailed(**attempt, failure=failure),
         api.Note(event=started),
         api.Assign(**attempt, incarnation="a", body=body),
         RunFinished(run="fit-1", outcome="failed", error="x" * 10**6),
     ]
-    lines = [event_logging.line(one) for one in told]
+    lines = [event_logging.line(one) for one in messages]
     assert max(map(len, lines)) < 2100
     for text in lines:
         assert not re.search("hunter2|m0001|0.125", text)

@@ -89,10 +89,10 @@ class OnDemand:
 
 @pytest.fixture
 def on_demand() -> Iterator[OnDemand]:
-    made = OnDemand(sys.executable, "-c", _SERVER, "{port}")
-    yield made
-    made.process.kill()
-    made.process.communicate()
+    server = OnDemand(sys.executable, "-c", _SERVER, "{port}")
+    yield server
+    server.process.kill()
+    server.process.communicate()
 
 
 def test_a_probe_is_answered_without_the_server(on_demand: OnDemand) -> None:

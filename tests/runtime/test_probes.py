@@ -53,7 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ports.close()
 
 
-def ask(url: str) -> tuple[int, str]:
+def probe(url: str) -> tuple[int, str]:
     with urllib3.PoolManager() as http:
         answer = http.request("GET", url, retries=False, timeout=LIMIT_S)
         return answer.status, answer.data.decode()
@@ -62,9 +62,9 @@ def ask(url: str) -> tuple[int, str]:
 def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
     """Before that it is live, and SIGTERM ends it at once because it holds no tasks."""
     process, address = start("cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler")
-    assert ask(f"{address}/health") == (503, "worker-0 has not registered yet\n")
-    assert ask(f"{address}/live") == (200, "ok\n")
-    assert "cerebro_worker_idle_seconds_total" in ask(f"{address}/metrics")[1]
+    assert probe(f"{address}/health") == (503, "worker-0 has not registered yet\n")
+    assert probe(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_worker_idle_seconds_total" in probe(f"{address}/metrics")[1]
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
 
@@ -72,5 +72,5 @@ def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
 def test_a_controller_is_live_without_a_store(start: Start) -> None:
     """A restart would not bring the store back."""
     _, address = start("controller")
-    assert ask(f"{address}/health") == ask(f"{address}/live") == (200, "ok\n")
-    assert "cerebro_controller_leading 0.0" in ask(f"{address}/metrics")[1]
+    assert probe(f"{address}/health") == probe(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_controller_leading 0.0" in probe(f"{address}/metrics")[1]

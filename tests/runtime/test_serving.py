@@ -59,8 +59,8 @@ class Served:
         self.environ = environ
         self.asked.release()
         self.may_answer.wait(LIMIT_S)
-        asked = environ["PATH_INFO"][1:]
-        body = bytes(int(asked)) if asked.isdigit() else str(len(environ["wsgi.input"].read())).encode()
+        path = environ["PATH_INFO"][1:]
+        body = bytes(int(path)) if path.isdigit() else str(len(environ["wsgi.input"].read())).encode()
         start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
         return [body]
 
@@ -101,14 +101,14 @@ Serve = Callable[..., Served]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    made: list[Served] = []
+    servers: list[Served] = []
 
     def run(host: str = "127.0.0.1", **limits: Any) -> Served:
-        made.append(Served(ConnectionLimits(**limits), host))
-        return made[-1]
+        servers.append(Served(ConnectionLimits(**limits), host))
+        return servers[-1]
 
     yield run
-    for each in made:
+    for each in servers:
         each.close()
 
 

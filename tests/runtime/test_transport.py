@@ -42,14 +42,14 @@ Made = Callable[..., tuple[KvsClient, Answers]]
 def client(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Make a client of such a service."""
 
-    def made(*answers: Answer, retry_for_s: float = 60.0) -> tuple[KvsClient, Answers]:
+    def client_with(*answers: Answer, retry_for_s: float = 60.0) -> tuple[KvsClient, Answers]:
         service, kvs = Answers(*answers), KvsClient("http://store", "t", retry_for_s=retry_for_s)
         monkeypatch.setattr(kvs, "_http", service)
         service.headers = {}  # type: ignore[attr-defined] # as a pool has them
         monkeypatch.setattr("cerebro.runtime.kvs.transport.time.sleep", lambda s: None)
         return kvs, service
 
-    return made
+    return client_with
 
 
 @pytest.mark.parametrize(

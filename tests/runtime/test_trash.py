@@ -19,7 +19,7 @@ def trash(tmp_path: Path) -> Path:
     return tmp_path / ".trash"
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """Make a folder with content."""
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "file").write_text("x")
@@ -29,7 +29,7 @@ def made(folder: Path) -> Path:
 def test_a_folder_is_moved_to_the_trash_in_one_step(tmp_path: Path, trash: Path) -> None:
     """Works repeatedly for the same folder name."""
     for _ in range(2):
-        assert move_aside(made(tmp_path / "one"), trash)
+        assert move_aside(make_folder(tmp_path / "one"), trash)
         assert not (tmp_path / "one").exists()
     assert not move_aside(tmp_path / "one", trash)
     assert len(list(trash.iterdir())) == 2
@@ -49,7 +49,7 @@ def test_a_folder_is_moved_although_the_trash_was_just_removed(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", late)
-    assert move_aside(made(tmp_path / "one"), trash)
+    assert move_aside(make_folder(tmp_path / "one"), trash)
     assert removed
     assert not (tmp_path / "one").exists()
 
@@ -58,8 +58,8 @@ def test_folders_moved_while_the_trash_is_emptied_are_deleted_too(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the folder would remain until the process restarts."""
-    rmtree, left = shutil.rmtree, [made(tmp_path / "two"), made(tmp_path / "three")]
-    move_aside(made(tmp_path / "one"), trash)
+    rmtree, left = shutil.rmtree, [make_folder(tmp_path / "two"), make_folder(tmp_path / "three")]
+    move_aside(make_folder(tmp_path / "one"), trash)
 
     def busy(folder: Path, **options: Any) -> None:
         rmtree(folder, **options)
@@ -78,7 +78,7 @@ def test_a_failed_removal_is_retried_later_and_does_not_delay_others(
     """A volume that cannot be written is retried after a pause and does not delay others."""
     trashes = [tmp_path / name / ".trash" for name in ("bad", "good")]
     for trash in trashes:
-        move_aside(made(trash.parent / "one"), trash)
+        move_aside(make_folder(trash.parent / "one"), trash)
     removal = Removal()
     with monkeypatch.context() as patch:
         rmtree = shutil.rmtree

@@ -52,17 +52,17 @@ def meter(root: Path, **options: Any) -> UsageMeter:
 def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
     """Reads cgroup v2: processor time since the previous call, memory without the page cache, and the limit."""
     clock = Clock()
-    own = meter(tmp_path, clock=clock)
+    usage_meter = meter(tmp_path, clock=clock)
     write(
         tmp_path / "groups", cgroup_DOT_controllers="cpu memory", cpu_DOT_stat="usage_usec 5000000\nnr_periods 0\n",
         memory_DOT_current=str(3 * GIB), memory_DOT_stat=f"anon 1\ninactive_file {GIB}\n", memory_DOT_max=str(4 * GIB),
     )  # fmt: skip
-    own = meter(tmp_path, clock=clock)
-    first = own.measure()
+    usage_meter = meter(tmp_path, clock=clock)
+    first = usage_meter.measure()
     assert (first.cores_used, first.memory_bytes, first.memory_limit_bytes) == (None, 2 * GIB, 4 * GIB)
     clock.now += 10.0
     write(tmp_path / "groups", cpu_DOT_stat="usage_usec 20000000\n")
-    assert own.measure().cores_used == pytest.approx(1.5)
+    assert usage_meter.measure().cores_used == pytest.approx(1.5)
 
 
 def test_cgroup_version_1_gives_the_same_values(tmp_path: Path) -> None:
@@ -73,20 +73,20 @@ def test_cgroup_version_1_gives_the_same_values(tmp_path: Path) -> None:
         memory__memory_DOT_usage_in_bytes=str(3 * GIB), memory__memory_DOT_stat=f"total_inactive_file {GIB}\n",
         memory__memory_DOT_limit_in_bytes=str(2**63 - 4096),
     )  # fmt: skip
-    own = meter(tmp_path, clock=clock)
-    found = own.measure()
+    usage_meter = meter(tmp_path, clock=clock)
+    found = usage_meter.measure()
     assert (found.memory_bytes, found.memory_limit_bytes) == (2 * GIB, psutil.virtual_memory().total)
     clock.now += 2.0
     write(tmp_path / "groups", cpuacct__cpuacct_DOT_usage="9000000000\n")
-    assert own.measure().cores_used == pytest.approx(2.0)
+    assert usage_meter.measure().cores_used == pytest.approx(2.0)
 
 
 @pytest.mark.processes
 def test_unavailable_values_are_none(tmp_path: Path) -> None:
     """Missing files, processes and folders give None, not 0."""
-    gone = subprocess.Popen(["true"])
-    process = psutil.Process(gone.pid)
-    gone.wait()
+    child = subprocess.Popen(["true"])
+    process = psutil.Process(child.pid)
+    child.wait()
     for is_container in (True, False):
         options = {"is_container": is_container, "process": process, "shards": tmp_path / "none"}
         found = meter(tmp_path, **options).measure()
@@ -117,14 +117,14 @@ def test_without_a_container_child_processes_are_summed(tmp_path: Path) -> None:
     )
     assert tree.stdin is not None
     assert tree.stdout is not None
-    own = meter(tmp_path, is_container=False, clock=clock, process=psutil.Process(tree.pid))
-    before = own.measure()
+    usage_meter = meter(tmp_path, is_container=False, clock=clock, process=psutil.Process(tree.pid))
+    before = usage_meter.measure()
     tree.stdin.write(b"x")
     tree.stdout.read(1)
     while sum(psutil.Process(tree.pid).cpu_times()[:2]) < 0.25:
         pass
     clock.now += 1.0
-    after = own.measure()
+    after = usage_meter.measure()
     tree.communicate()
     assert before.memory_bytes is not None
     assert after.memory_bytes is not None
@@ -162,22 +162,22 @@ def test_lost_processor_time_is_not_negative(tmp_path: Path) -> None:
     process = SimpleNamespace(
         children=lambda **_: [], cpu_times=cpu_times, memory_info=lambda: SimpleNamespace(rss=2, shared=1)
     )
-    own = meter(tmp_path, is_container=False, clock=clock, process=process)
-    own.measure()
+    usage_meter = meter(tmp_path, is_container=False, clock=clock, process=process)
+    usage_meter.measure()
     clock.now += 1.0
-    assert own.measure().cores_used == 0.0
+    assert usage_meter.measure().cores_used == 0.0
 
 
 @pytest.mark.processes
 def test_a_real_process_is_measured(tmp_path: Path) -> None:
     """The child's 64 MiB count too."""
     program = "import sys; held = bytearray(64 * 2**20); sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
-    own = UsageMeter(cores=2, shards=tmp_path, gpus=NO_GPUS, is_container=False)
-    before = own.measure()
+    usage_meter = UsageMeter(cores=2, shards=tmp_path, gpus=NO_GPUS, is_container=False)
+    before = usage_meter.measure()
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.read(1)
-    after = own.measure()
+    after = usage_meter.measure()
     child.communicate()
     assert before.memory_bytes is not None
     assert after.memory_bytes is not None

@@ -58,8 +58,8 @@ def test_another_replica_never_delays_a_partition(
     balance = Balance(work, pace, held)
     partition = data.draw(st.integers(0, len(work) - 1))
     worker = data.draw(st.integers(0, len(pace) - 1))
-    before, told = max(balance.loads), balance.level_with(partition, worker)
-    assert told <= balance.level(partition) * (1 + 1e-6) + 1e-6 or not work[partition]
+    before, level = max(balance.loads), balance.level_with(partition, worker)
+    assert level <= balance.level(partition) * (1 + 1e-6) + 1e-6 or not work[partition]
     balance.add(partition, worker)
     assert max(balance.loads) <= before * (1 + 1e-2) + 1e-6
     assert worker in balance.holders[partition]

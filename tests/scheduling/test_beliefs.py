@@ -42,10 +42,10 @@ def test_noisy_estimates_shrink_towards_the_mean() -> None:
         truth = [rng.gauss(0.0, 0.3) for _ in range(10)]
         shown = [(cost + rng.gauss(0.0, 0.3), 0.3) for cost in truth]
         found = beliefs(shown, sigma=0.3)
-        for cost, (told, _), shift, doubt in zip(truth, shown, found.shifts, found.doubts, strict=True):
-            raw.append((told - cost) ** 2)
-            better.append((told + shift - cost) ** 2)
-            scaled.append((told + shift - cost) ** 2 / doubt**2)
+        for cost, (estimate, _), shift, doubt in zip(truth, shown, found.shifts, found.doubts, strict=True):
+            raw.append((estimate - cost) ** 2)
+            better.append((estimate + shift - cost) ** 2)
+            scaled.append((estimate + shift - cost) ** 2 / doubt**2)
     assert statistics.fmean(better) < 0.85 * statistics.fmean(raw)
     assert 0.7 < statistics.fmean(scaled) < 1.3
 

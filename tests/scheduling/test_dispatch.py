@@ -105,9 +105,9 @@ def test_a_lost_sub_epoch_waits_for_its_only_holder() -> None:
 
 def test_a_run_that_cannot_end_raises_with_the_reason() -> None:
     """The only holder of a partition never returns: the error names model, partition and worker."""
-    gone = Conditions(outages=(Outage(worker=1, start=5.0),))
+    conditions = Conditions(outages=(Outage(worker=1, start=5.0),))
     with pytest.raises(InstanceError, match=r"'m\d' has yet to train on partition 1.*worker-1.*comes back"):
-        dispatch(SQUARE, LRPTW, conditions=gone)
+        dispatch(SQUARE, LRPTW, conditions=conditions)
 
 
 def test_a_worker_that_joins_is_used_at_once() -> None:

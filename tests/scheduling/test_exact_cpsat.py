@@ -170,10 +170,10 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
 def test_a_hint_selects_one_option_for_each_sub_epoch_of_equal_models() -> None:
     """Equal models may be renamed, because the second one starts first."""
     problem = open_shop([[2.0, 2.0], [2.0, 2.0]], [[0, 1], [0, 1]])
-    wanted = required_sub_epochs(problem)
-    second_first = sorted(wanted, key=lambda sub_epoch: -sub_epoch.model)
+    needed = required_sub_epochs(problem)
+    second_first = sorted(needed, key=lambda sub_epoch: -sub_epoch.model)
     known = [min(sub_epoch.options, key=lambda option: option.seconds) for sub_epoch in second_first]
-    programme = Programme(problem, wanted, Ticks.fitting([2.0], 8.0), known, 0.0)
+    programme = Programme(problem, needed, Ticks.fitting([2.0], 8.0), known, 0.0)
     programme.add_times()
     programme.add_hint()
     hint = programme.cp.proto.solution_hint

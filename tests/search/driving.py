@@ -54,16 +54,24 @@ SPACE: Space = {
 }
 
 
-def asked(procedure: ProcedureChoice, *, samples: int | None = None, **settings: Any) -> SearchRequest:
+def search_request(
+    procedure: ProcedureChoice, *, samples: int | None = None, **settings: Any
+) -> SearchRequest:
     return SearchRequest(procedure=procedure, space=SPACE, samples=samples, **settings)
 
 
 def search_of(
     request: SearchRequest, *, epochs: int = 27, mode: Literal["min", "max"] = "max", workers: int = 2
 ) -> Search:
-    own = Halving() if isinstance(request.procedure, OwnProcedure) else None
+    own_procedure = Halving() if isinstance(request.procedure, OwnProcedure) else None
     return Search(
-        request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers, user_procedure=own
+        request,
+        epochs=epochs,
+        metric="score",
+        mode=mode,
+        seed=7,
+        workers=workers,
+        user_procedure=own_procedure,
     )
 
 

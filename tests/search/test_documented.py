@@ -50,8 +50,10 @@ def test_the_documented_procedure_runs_a_search() -> None:
     assert isinstance(names["Race"].sampler, cerebro.TPE)
     space = {**request.space, "batch_size": request.space["batch_size"].model_copy(update={"values": (1,)})}
     procedure = request.procedure.model_copy(update={"sampler": RandomSampler()})
-    own = request.model_copy(update={"space": space, "procedure": procedure})
-    run = fit_of(simulation(own, epochs=given["epochs"], procedure=lambda: names["Race"](models=6)))
+    changed_request = request.model_copy(update={"space": space, "procedure": procedure})
+    run = fit_of(
+        simulation(changed_request, epochs=given["epochs"], procedure=lambda: names["Race"](models=6))
+    )
     assert run.state is RunState.FINISHED
     assert run.search is not None
     assert run.search.finish == "the race is over"

@@ -24,7 +24,7 @@ from cerebro.search.procedure import (
 )
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.search.transducer import Search
-from tests.search.driving import Run, asked, score, search_of
+from tests.search.driving import Run, score, search_of, search_request
 
 SEEDS = st.integers(0, 10**6)
 
@@ -52,7 +52,7 @@ def test_each_bracket_promotes_its_best_for_any_order_of_reports(
 ) -> None:
     """A rung promotes max(1, floor(n / eta)) models, by value and then by number."""
     value = tied if with_ties else score
-    search = search_of(asked(Hyperband(eta=eta, first=first)), epochs=12)
+    search = search_of(search_request(Hyperband(eta=eta, first=first)), epochs=12)
     run = Run(search, seed, value).to_the_end()
     models, begun = list(run.models.values()), 0
     levels = rung_epochs(first, eta, 12)
@@ -72,7 +72,7 @@ def test_each_bracket_promotes_its_best_for_any_order_of_reports(
 @settings(max_examples=40, deadline=None)
 def test_a_failed_model_ranks_worst_in_its_rung(seed: int, failing: set[int]) -> None:
     """Three of nine models continue as long as three remain."""
-    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), seed)
+    run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9, workers=8), seed)
     while len(run.models) < 9:
         run.suggest()
     for number in failing:
@@ -106,7 +106,7 @@ def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
 def test_a_model_stopped_at_its_rung_gives_its_rank_to_the_next() -> None:
     """A user stops the model, or a rule stops it at the value that completes the rung."""
     rule = Above(metric="score", limit=8.0)
-    request = asked(Hyperband(brackets=1), stop=(rule,))
+    request = search_request(Hyperband(brackets=1), stop=(rule,))
     run = Run(search_of(request, epochs=9, workers=8), value=by_width)
     at_the_first_rung(run, 9)
     run.models["m007"].is_stopped = True
@@ -118,7 +118,7 @@ def test_a_model_stopped_at_its_rung_gives_its_rank_to_the_next() -> None:
 
 def test_a_bracket_continues_without_a_refused_model() -> None:
     """Two of eight models continue."""
-    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
+    run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.refused = 1.0
     run.suggest()
     run.refused = 0.0
@@ -129,7 +129,7 @@ def test_a_bracket_continues_without_a_refused_model() -> None:
 
 def test_a_model_that_a_user_extended_is_not_stopped_at_a_rung() -> None:
     """It gives up its rank in the rung and trains for the epochs that the user set."""
-    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
+    run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
     run.tell_all()
     at_the_first_rung(run, 10)
@@ -142,13 +142,13 @@ def test_a_model_that_a_user_extended_is_not_stopped_at_a_rung() -> None:
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])
 def test_samples_fill_whole_brackets(samples: int | None, models: int) -> None:
     """Brackets of 9, 5 and 3 models repeat."""
-    run = Run(search_of(asked(Hyperband(eta=3), samples=samples), epochs=9)).to_the_end()
+    run = Run(search_of(search_request(Hyperband(eta=3), samples=samples), epochs=9)).to_the_end()
     assert len(run.models) == models
 
 
 def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
     """It is one of ten models, and a good score promotes it."""
-    run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9))
+    run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9))
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 1, "ann")
     run.tell_all()
     run.value = lambda hyperparams, epoch: 2.0 if hyperparams["width"] == -1 else score(hyperparams, epoch)
@@ -164,14 +164,14 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_stopping_rung_promotes_the_best_so_far(seed: int, eta: int) -> None:
     """Sorting the reports gives the expected result; ties go by number and the first model always continues."""
-    run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
-    told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
+    run = Run(search_of(search_request(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
+    scores: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)
     for report, actions in zip(run.told, run.actions[1:], strict=True):
         if isinstance(report, Measured) and report.epoch in levels:
-            told[report.epoch].append((-report.value, report.model))
+            scores[report.epoch].append((-report.value, report.model))
         if isinstance(report, Reached) and report.epochs < 8:
-            here = sorted(told[report.epochs])
+            here = sorted(scores[report.epochs])
             is_best = (-report.value, report.model) in here[: max(1, len(here) // eta)]
             following = levels[levels.index(report.epochs) + 1]
             expected = Extend(model=report.model, epochs=following) if is_best else Stop
@@ -183,7 +183,7 @@ def test_a_stopping_rung_promotes_the_best_so_far(seed: int, eta: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_promotion_continues_until_the_best_of_each_rung_are_promoted(seed: int, brackets: int) -> None:
     """In the end the best floor(n / eta) models of each rung are promoted."""
-    request = asked(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
+    request = search_request(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
     run = Run(search_of(request, epochs=27), seed).to_the_end()
     assert len(run.models) == 60
     assert not any(isinstance(action, Stop) for actions in run.actions for action in actions)
@@ -197,7 +197,7 @@ def test_promotion_continues_until_the_best_of_each_rung_are_promoted(seed: int,
 
 def test_a_model_that_fails_before_a_rung_of_asha_ranks_worst() -> None:
     """With two failures, the second best of four models is in the better half."""
-    run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
+    run = Run(search_of(search_request(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:
         run.suggest()
     for name in ("m000", "m001"):
@@ -210,7 +210,7 @@ def test_a_model_that_fails_before_a_rung_of_asha_ranks_worst() -> None:
 
 def test_a_warm_clone_joins_no_rung() -> None:
     """Its values include another model's training, so it is neither promoted nor compared."""
-    run = Run(search_of(asked(ASHA(eta=2), samples=2), epochs=4), value=by_width)
+    run = Run(search_of(search_request(ASHA(eta=2), samples=2), epochs=4), value=by_width)
     run.suggest()
     run.suggest()
     run.train("m000")
@@ -225,9 +225,9 @@ def test_a_warm_clone_joins_no_rung() -> None:
 
 def test_the_highest_rung_is_served_first() -> None:
     """One device slot is free, and both rungs have a model to promote."""
-    search = search_of(asked(ASHA(eta=2, rule="promotion", active=1), samples=20), epochs=4)
+    search = search_of(search_request(ASHA(eta=2, rule="promotion", active=1), samples=20), epochs=4)
     search.begin()
-    run = _Told(search)
+    run = _Reporting(search)
     assert run.model(0.9) == [Suggest(count=1)]
     assert run.model(0.8) == [Extend(model="m0", epochs=2)]
     assert run.reached("m0", 2, 0.9) == [Suggest(count=1)]
@@ -236,7 +236,7 @@ def test_the_highest_rung_is_served_first() -> None:
     assert run.reached("m1", 2, 0.8) == [Extend(model="m0", epochs=4)]
 
 
-class _Told:
+class _Reporting:
     """Report models one after another."""
 
     def __init__(self, search: Search) -> None:
@@ -257,7 +257,7 @@ class _Told:
 
 def test_later_brackets_of_asha_start_at_higher_rungs() -> None:
     """As in Hyperband, the first bracket gets most models: 81, 34 and 15."""
-    run = Run(search_of(asked(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
+    run = Run(search_of(search_request(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
     firsts = [model.resources[0] for model in run.models.values()]
     counts = [firsts.count(level) for level in (1, 3, 9)]
     assert sum(counts) == 200
@@ -268,7 +268,7 @@ def test_later_brackets_of_asha_start_at_higher_rungs() -> None:
 @settings(max_examples=20, deadline=None)
 def test_two_models_for_each_worker_are_active(seed: int) -> None:
     """The number of active models follows the number of workers until all samples are used."""
-    run = Run(search_of(asked(ASHA(), samples=100), epochs=9, workers=3), seed)
+    run = Run(search_of(search_request(ASHA(), samples=100), epochs=9, workers=3), seed)
     for workers in (3, 5, 1, 4):
         run.tell(Crew(workers=workers))
         before = len(run.models)

@@ -17,14 +17,14 @@ from cerebro.search.history import Past
 from cerebro.search.suggestions import installed_samplers, suggestions_request, values_for
 from cerebro.search.user_procedure import Answered, answer, search_of
 from cerebro.search.wire_format import actions_line, packed, report_line, unpacked
-from tests.search.driving import Run, asked
+from tests.search.driving import Run, search_request
 from tests.search.own_procedures import Halving, Scripted
 
 OWN = OwnProcedure(code="1" * 64, name="Mine")
 
 
-def request(told: str = "", **settings: object) -> ActionsRequest:
-    request = asked(OWN, samples=30)
+def request(message: str = "", **settings: object) -> ActionsRequest:
+    request = search_request(OWN, samples=30)
     return ActionsRequest(
         search=request.model_copy(update=settings),
         epochs=9,
@@ -33,16 +33,16 @@ def request(told: str = "", **settings: object) -> ActionsRequest:
         seed=7,
         workers=2,
         largest_batch=64,
-        log=told,
+        log=message,
     )
 
 
 def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halving) -> list[list[Action]]:
     """Return the procedure's answers after `known` answers of `Halving`, as the controller receives them."""
     before = _answers(reports[: known - 1]) if known else []
-    told = packed([report_line(report) for report in reports], before)
+    content = packed([report_line(report) for report in reports], before)
     search = search_of(request(), stands_in := Answered())
-    given = [*unpacked(packed([], before))[1], *answer(request(told), make)]
+    given = [*unpacked(packed([], before))[1], *answer(request(content), make)]
     actions = []
     for number, each in enumerate(given):
         stands_in.set_actions(each)
@@ -51,8 +51,8 @@ def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halvi
 
 
 def _answers(reports: list[Report]) -> list[str]:
-    told = packed([report_line(report) for report in reports], [])
-    return [actions_line(actions) for actions in answer(request(told), Halving)]
+    content = packed([report_line(report) for report in reports], [])
+    return [actions_line(actions) for actions in answer(request(content), Halving)]
 
 
 @settings(deadline=None)
@@ -68,9 +68,9 @@ def test_an_action_that_differs_in_a_replay_is_named() -> None:
     """The message names the reports, the earlier action and the new one."""
     with pytest.raises(
         SearchError, match=r"Mine returned Suggest\(count=8\) at its start, and now it returns"
-    ) as told:
+    ) as caught:
         put([], 1, lambda: Halving(models=3))
-    assert "Suggest(count=3): a procedure's actions may depend only on its reports" in str(told.value)
+    assert "Suggest(count=3): a procedure's actions may depend only on its reports" in str(caught.value)
     with pytest.raises(SearchError, match="now it returns nothing more"):
         put([], 1, lambda: Scripted([]))
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
 from cerebro.search.procedure import Action, Add, Extend, Extended, Facts, Failed, Stop
 from cerebro.search.procedures.pbt import perturbed
-from tests.search.driving import Run, asked, score, search_of
+from tests.search.driving import Run, score, search_of, search_request
 
 CHOICE = PBT(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
 
@@ -27,7 +27,7 @@ def generations(run: Run) -> list[list[Action]]:
 @settings(max_examples=40, deadline=None)
 def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
     """Of eight models, six continue; clones of the best two replace the worst two."""
-    run = Run(search_of(asked(CHOICE), epochs=9), seed).to_the_end()
+    run = Run(search_of(search_request(CHOICE), epochs=9), seed).to_the_end()
     levels = (2, 4, 6, 8, 9)
     found = generations(run)
     assert len(found) == len(levels) - 1
@@ -56,7 +56,7 @@ def clipped(value: JsonValue, by: float) -> float:
 
 def test_a_failed_model_is_replaced() -> None:
     """Three of eight models fail; three clones start and no other model stops."""
-    run = Run(search_of(asked(CHOICE), epochs=4), seed=3)
+    run = Run(search_of(search_request(CHOICE), epochs=4), seed=3)
     while len(run.models) < 8:
         run.suggest()
     for name in ("m000", "m003", "m005"):
@@ -70,7 +70,7 @@ def test_a_failed_model_is_replaced() -> None:
 
 def test_a_model_that_a_user_extended_is_not_cloned() -> None:
     """Its newest checkpoint may be from a later epoch than the generation's."""
-    run = Run(search_of(asked(PBT(population=2)), epochs=4), seed=3)
+    run = Run(search_of(search_request(PBT(population=2)), epochs=4), seed=3)
     run.suggest()
     run.suggest()
     best, other = sorted(run.models, key=lambda name: -score(run.models[name].hyperparams, 1))

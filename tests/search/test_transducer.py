@@ -43,7 +43,7 @@ from cerebro.search.procedure import (
     Suggest,
     Suggested,
 )
-from tests.search.driving import Run, asked, search_of
+from tests.search.driving import Run, search_of, search_request
 
 RULES = (Plateau(epochs=3), Median(grace=2), Above(metric="loss", limit=0.5))
 PROCEDURES: tuple[ProcedureChoice, ...] = (
@@ -73,7 +73,7 @@ def test_every_search_ends_and_can_be_replayed(
     procedure: ProcedureChoice, seed: int, rules: bool, is_late: bool
 ) -> None:
     """Models fail, stop, resume and grow, workers change, and actions are executed late."""
-    request = asked(procedure, samples=30, stop=RULES if rules else ())
+    request = search_request(procedure, samples=30, stop=RULES if rules else ())
     run = Run(search_of(request, epochs=9), seed)
     run.is_late = is_late
     run.to_the_end(disturbances=60)
@@ -98,7 +98,7 @@ def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
 
 def test_a_rule_does_not_stop_a_model_that_a_user_extended() -> None:
     """It stops the other model with the same metric."""
-    run = listed(asked(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
+    run = listed(search_request(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
     run.tell(Extended(model="m000", epochs=20, by="ann"))
     assert run.search.on_report(measured("m000", 1, 0.5, loss=3.0)) == []
     assert run.search.on_report(measured("m001", 1, 0.5, loss=3.0)) == [
@@ -108,13 +108,13 @@ def test_a_rule_does_not_stop_a_model_that_a_user_extended() -> None:
 
 def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
     """The metric names are known only after the first measurement."""
-    run = listed(asked(FixedProcedure(), stop=(Above(metric="los", limit=2.0),)), 1)
+    run = listed(search_request(FixedProcedure(), stop=(Above(metric="los", limit=2.0),)), 1)
     with pytest.raises(SearchError, match="the metric 'los', which m000 does not have: it has loss; start"):
         run.search.on_report(measured("m000", 1, 0.5))
 
 
 def test_a_model_without_progress_is_stopped() -> None:
-    run = listed(asked(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
+    run = listed(search_request(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
     actions = [
         run.search.on_report(measured("m000", epoch, value))
         for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3], start=1)
@@ -126,7 +126,7 @@ def test_a_model_without_progress_is_stopped() -> None:
 @pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
 def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_stopped: bool) -> None:
     """The rule compares the model's best value with the other models' running means; `mode` gives the direction."""
-    request = asked(FixedProcedure(), stop=(Median(grace=2, least=3),))
+    request = search_request(FixedProcedure(), stop=(Median(grace=2, least=3),))
     search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
     for number in range(4):
         search.on_report(Added(model=f"m{number}", hyperparams=VALUES, by="ann", epochs=9))
@@ -141,7 +141,7 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
 
 def test_medians_exclude_warm_clones() -> None:
     """It started from another model's weights, so its values are neither used nor compared."""
-    search = search_of(asked(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
+    search = search_of(search_request(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
     for number in range(5):
         search.on_report(
             Added(model=f"m{number}", hyperparams=VALUES, by="ann", is_warm=number in (2, 4), epochs=9)
@@ -174,7 +174,7 @@ def test_a_search_drops_impossible_actions(monkeypatch: pytest.MonkeyPatch) -> N
     actions = (Suggest(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
     monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
-    search = search_of(asked(Random(), samples=6), epochs=9)
+    search = search_of(search_request(Random(), samples=6), epochs=9)
     assert search.begin() == [Suggest(count=4)]
     search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.on_report(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
@@ -188,7 +188,7 @@ def test_a_search_drops_impossible_actions(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_report_at_the_end_of_a_resource_has_its_size() -> None:
     """The report's resource counts, even if a larger one was known before."""
-    search = search_of(asked(FixedProcedure()), epochs=9)
+    search = search_of(search_request(FixedProcedure()), epochs=9)
     search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.on_report(Extended(model="m0", epochs=9, by="ann"))
     search.on_report(measured("m0", 3, 0.5))
@@ -198,7 +198,7 @@ def test_the_report_at_the_end_of_a_resource_has_its_size() -> None:
 
 def test_a_closed_search_starts_no_model_and_finishes_running_ones() -> None:
     """Running models train until they reach their resources."""
-    run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
+    run = Run(search_of(search_request(Random(active=2), samples=50), epochs=3))
     run.suggest()
     run.suggest()
     run.tell(Closed(by="ann"))
@@ -209,7 +209,7 @@ def test_a_closed_search_starts_no_model_and_finishes_running_ones() -> None:
 
 def test_a_search_stops_running_models_at_its_time_limit() -> None:
     """A model that a user extended keeps training."""
-    run = Run(search_of(asked(Random(active=3), hours=1.5), epochs=100))
+    run = Run(search_of(search_request(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
         run.suggest()
     run.tell(Extended(model="m001", epochs=3, by="ann"))
@@ -224,7 +224,7 @@ def test_a_search_stops_running_models_at_its_time_limit() -> None:
 @pytest.mark.parametrize("last", ["suggested", "failed"])
 def test_the_time_limit_ends_a_search_without_results(last: str) -> None:
     """Each model fails or is refused, so the search would request suggestions forever."""
-    search = search_of(asked(Random(active=1), hours=1), epochs=3)
+    search = search_of(search_request(Random(active=1), hours=1), epochs=3)
     assert search.begin() == [Suggest(count=1)]
     finish = Finish(why="its 1 h are over")
     if last == "suggested":
@@ -240,7 +240,7 @@ def test_the_time_limit_ends_a_search_without_results(last: str) -> None:
 def test_too_many_models_without_results_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
     """One measured value resets the count."""
     most = transducer.MOST_WITHOUT_VALUE
-    run = Run(search_of(asked(procedure, hours=1e6), epochs=3))
+    run = Run(search_of(search_request(procedure, hours=1e6), epochs=3))
 
     def come_to_nothing(count: int) -> None:
         for _ in range(count):
@@ -262,7 +262,7 @@ def test_too_many_models_without_results_end_a_search(procedure: ProcedureChoice
 
 def test_a_search_without_pending_models_is_stuck() -> None:
     """A search with no open suggestion, pending model or training model is stuck."""
-    search = search_of(asked(Random(active=1), samples=2), epochs=1)
+    search = search_of(search_request(Random(active=1), samples=2), epochs=1)
     assert search.begin() == [Suggest(count=1)]
     assert search.open_suggestions == range(1)
     assert not search.is_stuck
@@ -280,7 +280,7 @@ def test_a_search_without_pending_models_is_stuck() -> None:
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2)])
 def test_stopped_models_of_a_rung_do_not_count_as_running(procedure: ProcedureChoice) -> None:
     """No device trains them, so no stop is reported. A user may still extend one."""
-    run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
+    run = Run(search_of(search_request(procedure, samples=12), epochs=8)).to_the_end()
     assert run.requested_stops
     assert not any(isinstance(report, Stopped) for report in run.told)
     assert not any(past.is_running for past in run.search.history())
@@ -291,7 +291,7 @@ def test_stopped_models_of_a_rung_do_not_count_as_running(procedure: ProcedureCh
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2), PBT(population=2)])
 def test_a_model_without_a_value_at_its_rung_does_not_block_others(procedure: ProcedureChoice) -> None:
     """It is not reported as measured, and the other models continue."""
-    run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
+    run = Run(search_of(search_request(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
     while not run.models:
         run.suggest()
     run.models["m000"].trained = 1

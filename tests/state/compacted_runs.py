@@ -27,11 +27,11 @@ def epochs_of_all(run: Run) -> int:
 @cache
 def compacted_history(seed: int) -> History:
     """Return a run that compacts after each epoch."""
-    made = Undisturbed(Random(seed), validated=False, epochs=20, has_gangs=True, workers=3, models=5)
-    made.state.compact_after = made.run.compaction.threshold = 0
-    while made.run.is_open and len(made.log) < 900:
-        made.step()
-        if epochs_of_all(made.run) > len(made.run.scheduling.epochs) and made.run.is_open:
-            made.tell(epoch_report(made.state, made.run, len(made.run.scheduling.epochs) + 1))
-    assert any(model.compacted_epochs > 5 for model in made.run.models.values())
-    return made
+    history = Undisturbed(Random(seed), validated=False, epochs=20, has_gangs=True, workers=3, models=5)
+    history.state.compact_after = history.run.compaction.threshold = 0
+    while history.run.is_open and len(history.log) < 900:
+        history.step()
+        if epochs_of_all(history.run) > len(history.run.scheduling.epochs) and history.run.is_open:
+            history.tell(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
+    assert any(model.compacted_epochs > 5 for model in history.run.models.values())
+    return history

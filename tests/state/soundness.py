@@ -77,9 +77,9 @@ def assert_counted(run: Run) -> None:
             assert all(m.returns == m.sub_epochs[0].returned.names for m in firsts)
         assert not counts.pending
         return
-    own = run.tasks.requested()
-    assert counts.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
-    done = [a for task in own for a in task.attempts if a.outcome == "committed"]
+    requested = run.tasks.requested()
+    assert counts.pending == {str(t.key): t for t in requested if t.state is TaskState.PENDING}
+    done = [a for task in requested for a in task.attempts if a.outcome == "committed"]
     assert counts.committed == len(done)
     assert abs(counts.committed_s - sum(a.ended - a.started for a in done)) < 1e-6
-    assert counts.unfinished == sum(task.state is not TaskState.COMMITTED for task in own)
+    assert counts.unfinished == sum(task.state is not TaskState.COMMITTED for task in requested)

@@ -230,12 +230,14 @@ class Story:
     def commit(self, key: TaskKey, worker: int, result: TaskResult | None = None) -> None:
         """Commit the newest attempt with `result`, or with a checkpoint by default."""
         attempt = self.attempt(key) - 1
-        made = result or TaskResult(
+        committed_result = result or TaskResult(
             rows=10,
             metrics={"loss": 1.0},
             checkpoint=CheckpointRef(name=f"{key}-a{attempt}", checksum="-", size=1),
         )
-        self.tell(TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=made))
+        self.tell(
+            TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=committed_result)
+        )
 
     def fail(
         self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0

@@ -120,7 +120,7 @@ def _happen(story: Story, random: Random, number: int) -> None:
     model = random.choice(["m00", "m01", "m02"])
     fit = RunRequested(run=f"fit-{number}", request=story.run.request)
     plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={model: 1}, partitions={0: 1})
-    wanted: list[ClientEvent] = [
+    commands: list[ClientEvent] = [
         RunResumed(run=random.choice([*runs]), can_reopen=True),
         ModelResumed(run="fit-1", model=model, can_reopen=True),
         ModelRetried(run="fit-1", model=model, can_reopen=True),
@@ -131,7 +131,7 @@ def _happen(story: Story, random: Random, number: int) -> None:
     action = random.choice(["ask", "ask", "end", "train", "plan"])
     open_ones = [run for run in going(story) if not runs[run].tasks.open]
     if action == "ask":
-        story.tell(random.choice(wanted))
+        story.tell(random.choice(commands))
     elif action == "end" and open_ones:
         outcome = random.choice(["finished", "stopped", "failed"])
         story.tell(RunFinished.model_validate({"run": random.choice(open_ones), "outcome": outcome}))

@@ -77,7 +77,7 @@ changes = st.one_of(
 )
 
 
-def told(worker: Worker) -> object:
+def comparable(worker: Worker) -> object:
     return worker.incarnation, worker.is_alive, worker.lost, worker.volume, frozenset(worker.replicas)
 
 
@@ -92,7 +92,9 @@ def test_an_experiment_and_the_cluster_log_agree_on_the_workers(changes: list[Cl
         except IllegalEventError:
             continue
         part.apply(event)
-    assert {n: told(w) for n, w in part.workers.items()} == {n: told(w) for n, w in whole.workers.items()}
+    assert {n: comparable(w) for n, w in part.workers.items()} == {
+        n: comparable(w) for n, w in whole.workers.items()
+    }
     assert part.seq == whole.seq
 
 
@@ -111,10 +113,13 @@ def test_the_cluster_log_refuses_inconsistent_events(
 ) -> None:
     """One writer decides on the complete fold, so an inconsistent event is an error and changes nothing."""
     state = cluster(*before)
-    known = {name: told(worker) for name, worker in state.workers.items()}
+    known = {name: comparable(worker) for name, worker in state.workers.items()}
     with pytest.raises(IllegalEventError, match=match):
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
-    assert ({name: told(worker) for name, worker in state.workers.items()}, state.seq) == (known, len(before))
+    assert ({name: comparable(worker) for name, worker in state.workers.items()}, state.seq) == (
+        known,
+        len(before),
+    )
 
 
 def test_a_volume_gains_and_loses_partitions() -> None:
@@ -146,10 +151,10 @@ def test_cluster_events_do_not_change_ended_runs() -> None:
     """The next run uses the workers that exist then."""
     story = Story()
     story.etl()
-    before = {name: told(worker) for name, worker in story.state.workers.items()}
+    before = {name: comparable(worker) for name, worker in story.state.workers.items()}
     seq = story.state.seq
     story.tell(lost(0), joined(0, incarnation="b", partitions=(0, 7)), join("worker-9"))
-    assert {name: told(worker) for name, worker in story.state.workers.items()} == before
+    assert {name: comparable(worker) for name, worker in story.state.workers.items()} == before
     assert story.state.seq == seq + 3
     story.fit()
     assert story.state.workers["worker-0"].incarnation == "b"
@@ -163,7 +168,7 @@ def test_a_new_run_sees_the_current_workers(
     """It knows all present workers, and its own removed workers."""
     story, whole = Story(), ClusterState()
     story.etl()
-    own = dict(story.state.workers)
+    run_workers = dict(story.state.workers)
     for change in changes:
         event = change.model_copy(update={"seq": whole.seq + 1})
         try:
@@ -171,11 +176,11 @@ def test_a_new_run_sees_the_current_workers(
         except IllegalEventError:
             continue
         story.tell(change)
-    assert story.state.workers == own
+    assert story.state.workers == run_workers
     story.fit()
-    here = {name: told(worker) for name, worker in whole.workers.items() if not worker.is_removed}
-    found = {name: told(worker) for name, worker in story.state.workers.items()}
-    assert found == {name: told(worker) for name, worker in own.items()} | here
+    here = {name: comparable(worker) for name, worker in whole.workers.items() if not worker.is_removed}
+    found = {name: comparable(worker) for name, worker in story.state.workers.items()}
+    assert found == {name: comparable(worker) for name, worker in run_workers.items()} | here
 
 
 def test_an_experiment_without_open_runs_does_not_grow_with_the_cluster() -> None:

@@ -26,8 +26,8 @@ def test_worker_hours_include_workers_that_joined_before_the_run() -> None:
     run = story.state.runs["fit-1"]
     assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(2.0)
     story.tell(lost(1))
-    gone = story.state.worker_changes[-1].time - run.clock.started
-    expected = (3600 + gone) / 3600
+    absent_s = story.state.worker_changes[-1].time - run.clock.started
+    expected = (3600 + absent_s) / 3600
     assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(expected)
     story.tell(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
     since, until = run.clock.pauses[-1]

@@ -119,12 +119,12 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
     """Check the worker, times and outcome of each attempt."""
     started: dict[tuple[str, int], float] = {}
     ended: dict[tuple[str, int], float] = {}
-    told, redone = {}, Counter[str]()
+    expected, redone = {}, Counter[str]()
     first = math.inf
     for event in history.log:
         match event:
             case TaskAssigned():
-                told[event.task, event.attempt] = (
+                expected[event.task, event.attempt] = (
                     event.worker,
                     event.devices,
                     event.parallel_plan,
@@ -142,8 +142,8 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
         (str(t.key), a.number): (a.worker, a.devices, a.parallel_plan, a.other_members)
         for t in found
         for a in (t.attempt,)
-    } == told
-    assert len(found) == len(told)
+    } == expected
+    assert len(found) == len(expected)
     for t in found:
         name = str(t.key), t.attempt.number
         assert (t.attempt.started, t.attempt.ended) == (started.get(name, 0.0), ended.get(name, 0.0))

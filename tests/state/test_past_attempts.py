@@ -64,10 +64,10 @@ ATTEMPT_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevo
 
 
 def history(seed: int, *, steps: int = 150, **more: bool) -> History:
-    made = History(Random(seed), validated=True, epochs=3, devices=2, workers=3, **more)
+    history = History(Random(seed), validated=True, epochs=3, devices=2, workers=3, **more)
     for _ in range(steps):
-        made.step()
-    return made
+        history.step()
+    return history
 
 
 def read(store: Store, log: Sequence[Event], since: float, until: float, **more: int) -> Window:
@@ -75,7 +75,7 @@ def read(store: Store, log: Sequence[Event], since: float, until: float, **more:
     return LogPages(store).window(known, "fit-1", since, until, most=more.get("most", 10**6))
 
 
-def told(tried: TaskAttempt) -> tuple[object, ...]:
+def comparable(tried: TaskAttempt) -> tuple[object, ...]:
     """Return comparable fields, without the assignment time, which the fold forgets for most sub-epochs."""
     attempt = tried.attempt
     return (
@@ -94,7 +94,7 @@ def overlapping(
         if (each.attempt.started or each.attempt.assigned) <= until
         and (not each.attempt.outcome or each.attempt.ended >= since)
     ]
-    return {told(each): each for each in here}
+    return {comparable(each): each for each in here}
 
 
 def in_pages(log: Sequence[Event], since: float, until: float) -> set[tuple[object, ...]]:
@@ -111,30 +111,30 @@ def test_a_time_range_has_the_attempts_of_the_fold(
     seed: int, has_parallel_plans: bool, has_gangs: bool, data: st.DataObject
 ) -> None:
     """For any log and any segments; only sub-epochs that are reopened later may differ."""
-    made = history(seed, has_parallel_plans=has_parallel_plans, has_gangs=has_gangs)
-    log = made.log
+    random_history = history(seed, has_parallel_plans=has_parallel_plans, has_gangs=has_gangs)
+    log = random_history.log
     cuts = sorted(data.draw(st.sets(st.integers(1, len(log) - 1), max_size=5), label="cuts"))
     ends = st.floats(log[0].time - 1, log[-1].time + 1)
     since, until = sorted((data.draw(ends, label="one end"), data.draw(ends, label="other end")))
-    expected = overlapping(list(task_attempts(made.run)), since, until)
+    expected = overlapping(list(task_attempts(random_history.run)), since, until)
     window = read(Store(log, cuts), log, since, until)
-    found = {told(each): each for each in window.task_attempts}
+    found = {comparable(each): each for each in window.task_attempts}
     known = in_pages(log, since, until)
     expected = {name: each for name, each in expected.items() if name in found or name[:2] in known}
-    assert_same(found, expected, made)
+    assert_same(found, expected, random_history)
     assert (window.guessed, window.problems, window.is_cut) == (0, (), False)
     whole = read(Store(log, cuts), log, -math.inf, math.inf)
     assert_same(
-        {told(each): each for each in whole.task_attempts},
-        {told(each): each for each in task_attempts(made.run)},
-        made,
+        {comparable(each): each for each in whole.task_attempts},
+        {comparable(each): each for each in task_attempts(random_history.run)},
+        random_history,
     )
 
 
 def assert_same(
     found: dict[tuple[object, ...], TaskAttempt],
     expected: dict[tuple[object, ...], TaskAttempt],
-    made: History,
+    history: History,
 ) -> None:
     assert found.keys() == expected.keys()
     for name, each in found.items():
@@ -142,7 +142,7 @@ def assert_same(
             assert (
                 expected[name].sub_epoch is None
             )  # reopened later, and no later sub-epoch depends on this sub-epoch
-            assert (each.key.epoch, each.key.partitions) in made.model(
+            assert (each.key.epoch, each.key.partitions) in history.model(
                 each.key.model or ""
             ).checkpoints.undone
 
@@ -180,26 +180,28 @@ def test_a_too_long_time_range_is_read_from_its_end() -> None:
     assert window.since > log[0].time
     assert window.events == len(log)
     newest = read(Store(log), log, window.since, window.until)
-    assert [told(each) for each in window.task_attempts] == [told(each) for each in newest.task_attempts]
+    assert [comparable(each) for each in window.task_attempts] == [
+        comparable(each) for each in newest.task_attempts
+    ]
 
 
 def test_reading_a_time_range_does_not_grow_with_the_log() -> None:
     """A log eight times as long needs as many page reads."""
-    asked = []
+    requests = []
     for steps in (600, 4800):
         log: list[Event] = []
-        made = history(5, steps=150).log
+        events = history(5, steps=150).log
         while len(log) < steps:
-            gone = log[-1].time if log else 0.0
+            elapsed_s = log[-1].time if log else 0.0
             log += [
-                event.model_copy(update={"seq": len(log) + n, "time": gone + event.time})
-                for n, event in enumerate(made, start=1)
+                event.model_copy(update={"seq": len(log) + n, "time": elapsed_s + event.time})
+                for n, event in enumerate(events, start=1)
             ]
         store = Store(log, range(3 * PAGE, len(log) - 3 * PAGE, 3 * PAGE))
         middle = log[len(log) // 2].time
         read(store, log, middle, log[len(log) // 2 + 2 * PAGE].time)
-        asked.append(store.asked)
-    assert abs(asked[1] - asked[0]) <= 2
+        requests.append(store.asked)
+    assert abs(requests[1] - requests[0]) <= 2
 
 
 def test_a_lost_segment_is_reported_and_the_rest_is_read() -> None:
@@ -228,8 +230,8 @@ def test_complete_pages_are_read_once() -> None:
     store = Store(log, (6 * PAGE,))
     pages, known = LogPages(store), Log("one", 0.0, len(log))
     first = pages.window(known, "fit-1", log[20].time, log[60].time)
-    asked = store.asked
+    num_reads = store.asked
     assert pages.window(known, "fit-1", log[20].time, log[60].time) == first
-    assert store.asked == asked
+    assert store.asked == num_reads
     pages.window(known._replace(created=1.0), "fit-1", log[20].time, log[60].time)
-    assert store.asked > asked
+    assert store.asked > num_reads

@@ -56,18 +56,18 @@ def test_process_starts_do_not_count_against_the_schedule(start_s: float) -> Non
 @settings(deadline=None, max_examples=40)
 def test_the_validator_agrees_with_the_report(seed: int, models: int, partitions: int, delay: float) -> None:
     """For any start-up times and at any moment, the bound is at most the makespan and no rule is broken."""
-    made = dispatched(
+    dispatches = dispatched(
         Random(seed), models=models, partitions=partitions, epochs=2, delay=delay, start_s=IMPORTS_S
     )
-    for seen in range(len(made.log)):
-        state = fold("one", made.log[:seen])
+    for length in range(len(dispatches.log)):
+        state = fold("one", dispatches.log[:length])
         run = state.runs.get("fit-1")
-        found = schedule_now(state, run, made.log[seen - 1].time) if run else None
+        found = schedule_now(state, run, dispatches.log[length - 1].time) if run else None
         if found is not None:
             assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9)
             assert found.idle_s <= found.device_s * (1 + 1e-9)
-    judged = validate(*schedule_of(made.run), actual=True)
-    last = schedule_now(made.state, made.run, made.time)
+    judged = validate(*schedule_of(dispatches.run), actual=True)
+    last = schedule_now(dispatches.state, dispatches.run, dispatches.time)
     assert last is not None
     assert not judged.violations
     assert (last.makespan_s, last.lower_bound_s) == pytest.approx((judged.makespan, judged.lower_bound))

@@ -69,8 +69,10 @@ def test_failed_attempts_are_reported_and_make_up_the_gap(seconds: list[int]) ->
     assert found is not None
     assert found.lower_bound_s == 4.0
     assert found.lost_s == found.makespan_s - found.lower_bound_s == sum(seconds)
-    told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "did not commit" in line]
-    assert len(told) == bool(seconds)
+    messages = [
+        line for line in schedule_lines(story.state, story.run, now + 4.0) if "did not commit" in line
+    ]
+    assert len(messages) == bool(seconds)
 
 
 def test_a_worker_is_idle_only_while_it_is_registered() -> None:
@@ -241,8 +243,8 @@ def test_adjacent_spans_of_other_runs_are_merged(notes: list[tuple[float, float]
     story.runs(sub_epoch(1, 0), 0, 0.0, 1.0)
     for number, (since, end) in enumerate(notes):
         begin = 60.0 * number
-        had = (0, begin + since, begin + end), (1, begin, begin + 60.0)
-        story.tell(taken(*had, zero=story.zero, until=begin + 60.0))
+        spans = (0, begin + since, begin + end), (1, begin, begin + 60.0)
+        story.tell(taken(*spans, zero=story.zero, until=begin + 60.0))
     assert [len(story.run.device_time.taken[f"worker-{number}"]) for number in range(2)] == [len(notes), 1]
     found = [
         story.run.device_time.taken_s(

@@ -35,182 +35,182 @@ def savepoint(batch: int, name: str = "") -> Savepoint:
 
 def story() -> Story:
     """A fit of two models on two workers."""
-    made = Story()
-    made.fit(models=2)
-    return made
+    story = Story()
+    story.fit(models=2)
+    return story
 
 
-def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> None:
+def saved(story: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> None:
     """Record a savepoint of the open attempt."""
-    attempt = told.attempt(key) - 1
-    told.tell(
+    attempt = story.attempt(key) - 1
+    story.tell(
         SubEpochSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
     )
 
 
 def saved_at(batch: int) -> Story:
     """A fit whose first attempt has a savepoint at this batch."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, batch)
-    return told
+    run_story = story()
+    run_story.start(KEY, 0)
+    saved(run_story, batch)
+    return run_story
 
 
-def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
+def revoked(story: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
     """Revoke the open attempt from worker 0."""
-    attempt = told.attempt(key) - 1
-    told.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
+    attempt = story.attempt(key) - 1
+    story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
 
 
-def newest(told: Story, key: TaskKey = KEY) -> int:
+def newest(story: Story, key: TaskKey = KEY) -> int:
     """Return the batch where the sub-epoch resumes, or 0 for a restart."""
-    found = told.model().checkpoints.savepoint_of(str(key))
+    found = story.model().checkpoints.savepoint_of(str(key))
     return found.batch if found else 0
 
 
 def test_a_sub_epoch_resumes_from_its_newest_savepoint() -> None:
     """After a crash, a lost worker, a worker shutdown or a stop."""
-    told = saved_at(2)
-    saved(told, 4)
-    revoked(told, loss=FailureKind.CRASH)
-    assert newest(told) == 4
-    told.fail(KEY, 0, FailureKind.PREEMPTED)
-    assert newest(told) == 4
-    assert newest(told, sub_epoch(1, 1)) == 0
-    told.start(KEY, 0)
-    saved(told, 5)
-    told.tell(ModelStopRequested(run="fit-1", model="m00"))
-    revoked(told)
-    told.tell(ModelResumed(run="fit-1", model="m00"))
-    assert newest(told) == 5
+    run_story = saved_at(2)
+    saved(run_story, 4)
+    revoked(run_story, loss=FailureKind.CRASH)
+    assert newest(run_story) == 4
+    run_story.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert newest(run_story) == 4
+    assert newest(run_story, sub_epoch(1, 1)) == 0
+    run_story.start(KEY, 0)
+    saved(run_story, 5)
+    run_story.tell(ModelStopRequested(run="fit-1", model="m00"))
+    revoked(run_story)
+    run_story.tell(ModelResumed(run="fit-1", model="m00"))
+    assert newest(run_story) == 5
 
 
 def test_a_sub_epoch_with_a_savepoint_goes_first() -> None:
     """If the model trained elsewhere first, the savepoint would be useless."""
-    told = story()
-    told.start(KEY, 0)
-    told.break_off(KEY, 0, 1, FailureKind.CRASH)
-    assert not told.run.task(KEY).is_interrupted
-    told.start(KEY, 0)
-    saved(told, 2)
-    told.break_off(KEY, 0, 2, FailureKind.CRASH)
-    assert told.run.task(KEY).is_interrupted
-    told.start(KEY, 0)
-    assert not told.run.task(KEY).is_interrupted
-    revoked(told)
-    assert told.run.task(KEY).is_interrupted
+    run_story = story()
+    run_story.start(KEY, 0)
+    run_story.break_off(KEY, 0, 1, FailureKind.CRASH)
+    assert not run_story.run.task(KEY).is_interrupted
+    run_story.start(KEY, 0)
+    saved(run_story, 2)
+    run_story.break_off(KEY, 0, 2, FailureKind.CRASH)
+    assert run_story.run.task(KEY).is_interrupted
+    run_story.start(KEY, 0)
+    assert not run_story.run.task(KEY).is_interrupted
+    revoked(run_story)
+    assert run_story.run.task(KEY).is_interrupted
 
 
 def test_a_commit_discards_savepoints() -> None:
     """A commit of another sub-epoch counts too, because it replaces the model's weights."""
-    told = saved_at(3)
-    told.commit(KEY, 0)
-    assert told.model().checkpoints.saved is None
-    told.start(sub_epoch(1, 1), 1)
-    saved(told, 3, key=sub_epoch(1, 1), worker=1)
-    told.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
-    assert newest(told, sub_epoch(1, 1)) == 3
-    told = saved_at(3)
-    told.break_off(KEY, 0, 1, FailureKind.CRASH)
-    told.train(1, 1)
-    assert newest(told) == 0
+    run_story = saved_at(3)
+    run_story.commit(KEY, 0)
+    assert run_story.model().checkpoints.saved is None
+    run_story.start(sub_epoch(1, 1), 1)
+    saved(run_story, 3, key=sub_epoch(1, 1), worker=1)
+    run_story.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
+    assert newest(run_story, sub_epoch(1, 1)) == 3
+    run_story = saved_at(3)
+    run_story.break_off(KEY, 0, 1, FailureKind.CRASH)
+    run_story.train(1, 1)
+    assert newest(run_story) == 0
 
 
 def test_a_non_finite_model_restarts_its_sub_epoch() -> None:
     """The savepoint may contain the bad numbers."""
-    told = saved_at(3)
-    told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
-    assert told.model().state is ModelState.FAILED
-    told.tell(ModelRetried(run="fit-1", model="m00"))
-    assert newest(told) == 0
+    run_story = saved_at(3)
+    run_story.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
+    assert run_story.model().state is ModelState.FAILED
+    run_story.tell(ModelRetried(run="fit-1", model="m00"))
+    assert newest(run_story) == 0
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
 def test_a_savepoint_is_dropped_after_two_attempts_died(kind: FailureKind) -> None:
     """The third attempt restarts. The attempt that saved it, and attempts that got further, do not count."""
-    told = Story()
-    told.fit(models=1, max_attempts=9)
-    told.start(KEY, 0)
-    saved(told, 2)
-    told.break_off(KEY, 0, 1, kind)
-    told.fail(KEY, 0, kind)
-    assert newest(told) == 2
-    told.start(KEY, 0)
-    saved(told, 4)
-    told.break_off(KEY, 0, 3, kind)
-    told.fail(KEY, 0, kind)
-    assert newest(told) == 4
-    told.fail(KEY, 0, FailureKind.PREEMPTED)
-    assert newest(told) == 4
-    told.start(KEY, 0)
-    revoked(told, loss=FailureKind.CRASH)
-    assert newest(told) == 0
+    story = Story()
+    story.fit(models=1, max_attempts=9)
+    story.start(KEY, 0)
+    saved(story, 2)
+    story.break_off(KEY, 0, 1, kind)
+    story.fail(KEY, 0, kind)
+    assert newest(story) == 2
+    story.start(KEY, 0)
+    saved(story, 4)
+    story.break_off(KEY, 0, 3, kind)
+    story.fail(KEY, 0, kind)
+    assert newest(story) == 4
+    story.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert newest(story) == 4
+    story.start(KEY, 0)
+    revoked(story, loss=FailureKind.CRASH)
+    assert newest(story) == 0
 
 
 def test_an_error_after_a_savepoint_restarts_the_sub_epoch_once() -> None:
     """The savepoint may be the cause. After a restart the error counts as usual."""
-    told = saved_at(2)
-    told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
-    told.fail(KEY, 0, FailureKind.USER_ERROR)
-    assert (told.model().state, newest(told)) == (ModelState.ACTIVE, 0)
-    told.fail(KEY, 0, FailureKind.USER_ERROR)
-    assert told.model().state is ModelState.FAILED
+    run_story = saved_at(2)
+    run_story.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
+    run_story.fail(KEY, 0, FailureKind.USER_ERROR)
+    assert (run_story.model().state, newest(run_story)) == (ModelState.ACTIVE, 0)
+    run_story.fail(KEY, 0, FailureKind.USER_ERROR)
+    assert run_story.model().state is ModelState.FAILED
 
 
 def test_resumed_work_does_not_count_as_redone() -> None:
     """A restarted sub-epoch counts."""
-    told = saved_at(2)
-    revoked(told)
-    told.start(KEY, 0)
-    assert told.model().effort.repeated_attempts == 0
-    told.break_off(KEY, 0, 2, FailureKind.CHECKPOINT)
-    told = story()
-    told.fail(KEY, 0, FailureKind.CRASH)
-    told.start(KEY, 0)
-    assert told.model().effort.repeated_attempts == 1
+    run_story = saved_at(2)
+    revoked(run_story)
+    run_story.start(KEY, 0)
+    assert run_story.model().effort.repeated_attempts == 0
+    run_story.break_off(KEY, 0, 2, FailureKind.CHECKPOINT)
+    run_story = story()
+    run_story.fail(KEY, 0, FailureKind.CRASH)
+    run_story.start(KEY, 0)
+    assert run_story.model().effort.repeated_attempts == 1
 
 
 def test_only_a_running_sub_epoch_has_savepoints() -> None:
     """The savepoint must come from the running attempt at its worker."""
-    told = story()
-    told.assign(KEY, 0)
+    run_story = story()
+    run_story.assign(KEY, 0)
     with pytest.raises(IllegalEventError, match="while it is assigned"):
-        saved(told, 2)
-    revoked(told)
-    told.start(KEY, 0)
+        saved(run_story, 2)
+    revoked(run_story)
+    run_story.start(KEY, 0)
     for wrong in ({"attempt": 1}, {"worker": "worker-1"}):
         event = SubEpochSaved(task=str(KEY), attempt=2, worker="worker-0", savepoint=savepoint(2))
         with pytest.raises(IllegalEventError):
-            told.tell(event.model_copy(update=wrong))
-    told.commit(KEY, 0)
-    told.train(1, 1)
-    told = Story()
-    told.fit(models=1, validated=True, epochs=1)
-    told.epoch(1)
-    told.start(validation(1), 0)
+            run_story.tell(event.model_copy(update=wrong))
+    run_story.commit(KEY, 0)
+    run_story.train(1, 1)
+    run_story = Story()
+    run_story.fit(models=1, validated=True, epochs=1)
+    run_story.epoch(1)
+    run_story.start(validation(1), 0)
     with pytest.raises(IllegalEventError, match="no sub-epoch of training"):
-        saved(told, 2, key=validation(1))
+        saved(run_story, 2, key=validation(1))
 
 
 # --- Preemption ---
 
 
-def asked(told: Story, key: TaskKey = KEY) -> None:
-    attempt = told.attempt(key) - 1
-    told.tell(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
+def request_release(story: Story, key: TaskKey = KEY) -> None:
+    attempt = story.attempt(key) - 1
+    story.tell(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
 
 
 def test_a_worker_that_releases_on_request_is_not_ending() -> None:
     """A worker that releases a task without a request is shutting down."""
-    told = story()
-    told.start(KEY, 0)
-    asked(told)
-    told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
-    assert not told.state.workers["worker-0"].is_ending
-    assert told.run.task(KEY).failures == 0
-    assert told.run.task(KEY).is_interrupted
-    told.fail(KEY, 0, FailureKind.PREEMPTED)
-    assert told.state.workers["worker-0"].is_ending
+    run_story = story()
+    run_story.start(KEY, 0)
+    request_release(run_story)
+    run_story.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
+    assert not run_story.state.workers["worker-0"].is_ending
+    assert run_story.run.task(KEY).failures == 0
+    assert run_story.run.task(KEY).is_interrupted
+    run_story.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert run_story.state.workers["worker-0"].is_ending
 
 
 # --- Exactly once ---
@@ -317,13 +317,13 @@ class Lineage(Story):
 @given(story=steps)
 def test_every_batch_of_every_epoch_is_trained_once(story: list[tuple[str, int]]) -> None:
     """The committed weights contain each batch once, despite failures, moves, stops and lost checkpoints."""
-    told = Lineage()
+    lineage = Lineage()
     for what, number in story:
-        told.step(what, number)
-    while not told.model().is_trained or told.key is not None:
-        told.step("train", 0)
-    weights = told.files[told.model().sub_epochs[-1].checkpoint.name]
+        lineage.step(what, number)
+    while not lineage.model().is_trained or lineage.key is not None:
+        lineage.step("train", 0)
+    weights = lineage.files[lineage.model().sub_epochs[-1].checkpoint.name]
     assert sorted(weights) == [(e, p, b) for e in (1, 2) for p in (0, 1, 2) for b in range(BATCHES)]
-    order = [(completed.epoch, completed.partition) for completed in told.model().sub_epochs]
+    order = [(completed.epoch, completed.partition) for completed in lineage.model().sub_epochs]
     assert weights == tuple((e, p, b) for e, p in order for b in range(BATCHES))
-    assert fold("one", told.log) == told.state
+    assert fold("one", lineage.log) == lineage.state

@@ -71,8 +71,8 @@ def queue(
     `waiting` has the positions of runs that wait for another run of their experiment.
     """
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in names.split())
-    told = Attended(runs=runs, devices=devices, waiting=tuple(entries[number] for number in waiting))
-    return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
+    attended = Attended(runs=runs, devices=devices, waiting=tuple(entries[number] for number in waiting))
+    return QueueAnswer(runs=entries, open_runs=open_runs, attended=attended)
 
 
 def test_a_run_reports_its_due_share_and_its_devices() -> None:
@@ -138,8 +138,8 @@ def test_a_run_does_not_wait_if_no_other_run_has_devices() -> None:
     """No other run has a device, so no run blocks it."""
     (alone,) = queue_positions(queue("one", attended("one", could_use_more=True)))
     assert alone.reason == ""
-    gone = queue("one", attended("two", 4), attended("one", could_use_more=True))
-    assert [each.reason for each in queue_positions(gone)] == [""], "the other one has ended since"
+    answer = queue("one", attended("two", 4), attended("one", could_use_more=True))
+    assert [each.reason for each in queue_positions(answer)] == [""], "the other one has ended since"
     both = queue("one two", attended("one", could_use_more=True), attended("two", could_use_more=True))
     assert [each.reason for each in queue_positions(both)] == ["", ""]
 
@@ -152,8 +152,8 @@ def test_the_log_decides_how_many_devices_a_run_has(sub_epochs: int, devices: in
     for number in range(min(sub_epochs, 2 * devices)):
         story.assign(sub_epoch(1, number % 2, f"m{number:02}"), number % 2, (number // 2,))
     there = min(sub_epochs, 2 * devices)
-    told = queue("one two", attended("two", 2), attended("one", could_use_more=True), devices=2 * devices)
-    found = queue_positions(told)[0].as_logged(story.state)
+    answer = queue("one two", attended("two", 2), attended("one", could_use_more=True), devices=2 * devices)
+    found = queue_positions(answer)[0].as_logged(story.state)
     assert found.has == f"{there} of {2 * devices} devices"
     assert found.position == ("runs now" if there else "waits for a device")
     assert ("other runs have the devices" in found.reason) == (not there)

@@ -72,10 +72,10 @@ def test_each_attempt_is_listed_once() -> None:
     story.train(1, 1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.CRASH)
     story.start(sub_epoch(1, 0, "m01"), 0)
-    told = sorted(
+    messages = sorted(
         (str(t.key), t.attempt.number, t.attempt.outcome, bool(t.sub_epoch)) for t in task_attempts(story.run)
     )
-    assert told == [
+    assert messages == [
         ("fit-1/train/m00/e1/p0", 1, "committed", True),
         ("fit-1/train/m00/e1/p1", 1, "crash", False),
         ("fit-1/train/m00/e1/p1", 2, "user_error", False),

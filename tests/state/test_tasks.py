@@ -261,8 +261,8 @@ def test_every_failure_ends_in_a_bounded_number_of_attempts(
             worker = number % workers
             attempt = (story.start if is_running else story.assign)(key, worker)
             failure = Failure.model_validate({"kind": kind, "message": "boom", **flags})
-            told = TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
-            story.tell(told)
+            failed = TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
+            story.tell(failed)
             states.append(story.run.task(key).state)
         assert set(states) <= {TaskState.PENDING, TaskState.FAILED}
         may_go_on = {FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT}

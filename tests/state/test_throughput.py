@@ -75,7 +75,7 @@ def test_time_left_excludes_stopped_time(
     sub_epochs: list[float], at: int, stopped_s: float, later_s: float
 ) -> None:
     """A stopped and resumed run has the same remaining time as an uninterrupted one."""
-    told = []
+    messages = []
     for stopped in (0.0, stopped_s):
         story, time = TimedStory(workers=1), 0.0
         story.fit(models=1, partitions=1, epochs=9)
@@ -86,9 +86,9 @@ def test_time_left_excludes_stopped_time(
                 story.at(time, RunFinished(run="fit-1", outcome="stopped"))
                 time += stopped
                 story.at(time, RunResumed(run="fit-1"))
-        told.append(left_s(story, time + later_s))
-    assert told[1] == pytest.approx(told[0], rel=1e-3, abs=1e-3)
-    assert told[0] >= 0
+        messages.append(left_s(story, time + later_s))
+    assert messages[1] == pytest.approx(messages[0], rel=1e-3, abs=1e-3)
+    assert messages[0] >= 0
 
 
 @given(st.floats(0, 1e6))

@@ -82,7 +82,7 @@ class Course:
         key = sub_epoch(model.epoch, partition, model.id)
         number = model.version_for(str(key))
         config = model.configs.versions[number]
-        told = config, position_of(model, ROWS, len(model.sub_epochs), config)
+        assigned = config, position_of(model, ROWS, len(model.sub_epochs), config)
         if self.random.random() < 0.3:
             self.change(model)
         if not model.needs(key.epoch or 0, key.partitions):
@@ -91,7 +91,7 @@ class Course:
         self.story.tell(
             TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{partition}", terms=number)
         )
-        self.open[model.id] = key, told
+        self.open[model.id] = key, assigned
 
     def start(self, model: Model) -> None:
         """Start the sub-epoch if it is first in the queue."""
@@ -102,10 +102,10 @@ class Course:
             self.story.tell(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
 
     def commit(self, model: Model) -> None:
-        key, told = self.open[model.id]
+        key, assigned = self.open[model.id]
         if self.story.run.tasks.by_key[str(key)].state is TaskState.RUNNING:
             del self.open[model.id]
-            self.told[model.id].append(told)
+            self.told[model.id].append(assigned)
             self.story.commit(key, key.partition or 0)
 
     def save(self, model: Model) -> None:
@@ -158,8 +158,8 @@ class Course:
         before = len(self.story.run.models)
         self.story.tell(cloned(model.id, at, self.random.randint(1, 4)))
         if len(self.story.run.models) > before:
-            made = list(self.story.run.models.values())[-1]
-            self.told[made.id] = self.told[model.id][: made.lineage.sub_epochs]
+            clone = list(self.story.run.models.values())[-1]
+            self.told[clone.id] = self.told[model.id][: clone.lineage.sub_epochs]
 
     def check(self) -> None:
         """Check that the state matches the record, and that clones' origins still exist."""
@@ -302,15 +302,15 @@ def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
         members = tuple(Member(worker=f"worker-{p}", partition=p) for p in others)
         return COMPLETED._replace(epoch=epoch, partition=partition, other_members=members)
 
-    told = []
+    messages = []
     for epoch, partition, others in ((1, 1, (2,)), (1, 0, ()), (2, 0, ()), (2, 1, (2,))):
-        told.append(position_of(model, ROWS, len(model.sub_epochs)))
+        messages.append(position_of(model, ROWS, len(model.sub_epochs)))
         model.add(completed_sub_epoch(epoch, partition, *others))
         if epoch == 1 and partition == 0:
             model.change({"batch_size": 3})
             model.configs.active = 1
-    assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
-    assert [place.step for place in told] == [0, 4, 6, 10]
+    assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == messages
+    assert [place.step for place in messages] == [0, 4, 6, 10]
 
 
 def test_results_show_the_hyperparameters_that_produced_them() -> None:

@@ -54,21 +54,21 @@ def test_a_valid_forecast_decides_the_time_left() -> None:
     """It expires when its predicted time passes, or after a pause of the run."""
     story = hopping(0.9)
     forecast(story, 50.0)
-    made = story.time
+    time = story.time
     meter = ThroughputMeter()
     meter.recall(story.state)
-    left = meter.throughput(story.run, made + 10).time_left
+    left = meter.throughput(story.run, time + 10).time_left
     assert left is not None
     assert left.basis == FORECAST
-    assert left.ends_at == pytest.approx(made + 50.0)
+    assert left.ends_at == pytest.approx(time + 50.0)
     assert left.seconds == pytest.approx(40.0)
-    assert forecast_left(story.run, made + 50.0) is None
-    assert forecast_lines(story.run, made + 60.0)[0].startswith("forecast: was to end at")
+    assert forecast_left(story.run, time + 50.0) is None
+    assert forecast_lines(story.run, time + 60.0)[0].startswith("forecast: was to end at")
     story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    assert forecast_left(story.run, made + 10) is None
+    assert forecast_left(story.run, time + 10) is None
     story.tell(RunResumed(run="fit-1"))
     assert story.run.state is RunState.RUNNING
-    assert forecast_left(story.run, made + 10) is None
+    assert forecast_left(story.run, time + 10) is None
 
 
 @pytest.mark.parametrize(("outcome", "says"), [("stopped", "was stopped at"), ("failed", "failed at")])

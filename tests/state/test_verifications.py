@@ -269,7 +269,7 @@ def test_a_third_worker_decides_which_worker_is_wrong(
     assert lines(story.run.verifications)[1:] == [f"fit-1/train/m00/e1/p0: {result_text(verification)}"]
 
 
-def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
+def verification_of(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
     return Verification(
         sub_epoch=sub_epoch(1, 0),
         number=0,
@@ -285,7 +285,9 @@ def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
 def test_an_incomplete_savepoint_blames_no_machine() -> None:
     """A sub-epoch resumed from a savepoint differs from two full ones: the report blames the code."""
     reexecution = Reexecution("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
-    wrong, words = judged(made(reexecution, reexecution._replace(worker="worker-2"), resumed_rows=3))
+    wrong, words = judged(
+        verification_of(reexecution, reexecution._replace(worker="worker-2"), resumed_rows=3)
+    )
     assert wrong == ""
     assert words.endswith("the code keeps something that its savepoints lack")
 
@@ -294,7 +296,7 @@ def test_metrics_close_to_both_results_blame_no_worker() -> None:
     """On GPUs the third result may be close to both."""
     first = Reexecution("worker-1", False, ("loss",), "", {"loss": 1.0015})
     second = Reexecution("worker-2", False, (), "", {"loss": 1.0008})
-    wrong, words = judged(made(first, second))
+    wrong, words = judged(verification_of(first, second))
     assert (wrong, words) == ("", "differs in loss on worker-1; worker-2 agrees with both, up to 0.001")
 
 
@@ -312,7 +314,7 @@ def test_only_equal_processors_are_compared_bit_for_bit() -> None:
             device=DeviceKind.model_validate({"kind": kind, "name": "x"}),
         )
 
-    verification = made()
+    verification = verification_of()
     verification.arithmetic = f"{COMPUTES}here"
     assert is_exact(verification, worker("cpu", f"{COMPUTES}here"))
     assert not is_exact(verification, worker("cpu", f"{COMPUTES}there"))

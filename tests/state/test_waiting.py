@@ -63,8 +63,8 @@ def test_etl_waits_for_the_worker_assigned_to_a_partition() -> None:
 def test_a_waiting_run_names_starting_workers() -> None:
     """The number of starting workers comes first, then their obstacles; a paused run shows neither."""
     reason = "waiting for a worker to register"
-    told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
-    assert told == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
+    explanation = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
+    assert explanation == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
     assert explained("paused: full", {}, "workers are starting: 3 of 4") == "paused: full"
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_needs_more_memory_reports_it() -> None:
         failure = Failure(
             kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=4 << 30
         )
-        told = TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
-        story.tell(told)
+        failed = TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
+        story.tell(failed)
     expected = "waiting for a worker with more than 4 GiB of memory, which m00 needs"
     assert waiting_for(story.state, story.run) == expected

@@ -36,7 +36,7 @@ def on_volume(
     )
 
 
-def gone(worker: str, incarnation: str = "a") -> WorkerLost:
+def lost_event(worker: str, incarnation: str = "a") -> WorkerLost:
     return WorkerLost(worker=worker, incarnation=incarnation, reason="gone")
 
 
@@ -71,7 +71,7 @@ def test_a_volume_without_live_workers_takes_the_newest_inventory() -> None:
     story.tell(
         on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
     )
-    story.tell(gone("worker-0"), gone("worker-0-etl"))
+    story.tell(lost_event("worker-0"), lost_event("worker-0-etl"))
     story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b"))
     assert story.state.holders(*P0) == []
 

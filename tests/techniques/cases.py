@@ -186,12 +186,14 @@ class CaseSpec(SubEpochSpec):
         hyperparams: Mapping[str, Any],
     ) -> dict[str, float]:
         case, (network,) = self.case, models
-        made = getattr(torch.optim, case.optimizer)
+        optimizer_class = getattr(torch.optim, case.optimizer)
         options: dict[str, Any] = {"lr": 0.01} | ({"momentum": 0.9} if case.optimizer == "SGD" else {})
         groups = [list(network.parameters())]
         if case.two:
             groups = [groups[0][:-1], groups[0][-1:]]
-        optimizers = {f"optimizer{number}": made(group, **options) for number, group in enumerate(groups)}
+        optimizers = {
+            f"optimizer{number}": optimizer_class(group, **options) for number, group in enumerate(groups)
+        }
         if case.tracked:
             checkpoint.track(**optimizers)
         else:

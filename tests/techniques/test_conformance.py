@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     """One forkserver with the ranks' imports for all tests."""
-    with Forks("cerebro.worker.training.ranks.conformance") as made:
-        yield made
+    with Forks("cerebro.worker.training.ranks.conformance") as forks:
+        yield forks
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def forked_ranks(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "subprocess", SimpleNamespace(Popen=start))
 
 
-class _Own(Technique):
+class _UserTechnique(Technique):
     name = "own"
     least = 2
 
@@ -53,7 +53,7 @@ class _Own(Technique):
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None: ...
 
 
-class Alike(_Own):
+class Alike(_UserTechnique):
     """A right but useless technique: all ranks read all rows."""
 
     def share(self, group: Group) -> Share:
@@ -151,9 +151,9 @@ def test_a_users_technique_conforms() -> None:
 
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
-    ("technique", "told"),
+    ("technique", "message"),
     [
-        (_Own(), r"gradient: .*ranks 0 and 1 differ in"),
+        (_UserTechnique(), r"gradient: .*ranks 0 and 1 differ in"),
         (
             Renaming(),
             r"gradient: prepare\(\) of technique 'own' changed the names of tensors: 0/0.0.bias, 0/0.0.weight",
@@ -166,7 +166,7 @@ def test_a_users_technique_conforms() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Technique) else "",
 )
-def test_the_conformance_kit_finds_wrong_techniques(technique: Technique, told: str) -> None:
+def test_the_conformance_kit_finds_wrong_techniques(technique: Technique, message: str) -> None:
     """The message names the check, the rank and the tensor."""
-    with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{told}"):
+    with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{message}"):
         check(technique)

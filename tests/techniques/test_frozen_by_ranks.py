@@ -180,8 +180,8 @@ def test_ranks_on_several_machines_write_no_joint_frozen_weights_file(
     parallel_plan: ParallelPlan, num_bases: int, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Network volumes may show new files late, so rank 0 writes only tensors that it has in full."""
-    reference, told = ranks.run(2, by_machines, False, parallel_plan, tmp_path, "u0.pt", None, "")[0]
-    assert (reference is not None, told) == (True, "")
+    reference, frozen_file = ranks.run(2, by_machines, False, parallel_plan, tmp_path, "u0.pt", None, "")[0]
+    assert (reference is not None, frozen_file) == (True, "")
     assert len(bases(tmp_path)) == num_bases
 
 
@@ -204,8 +204,8 @@ def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_report_a_failed_write_of_frozen_weights(rank: int, tmp_path: Path, ranks: Ranks) -> None:
     """No partial file remains. On a full volume each rank's error has the space needed by the next attempt."""
-    assert all("Input/output error" in told for told in ranks.run(2, failing, tmp_path, rank, refused))
-    for told in ranks.run(2, failing, tmp_path, rank, full):
-        assert told.startswith("no space to write in")
-        assert int(told.rpartition(", ")[2]) > (1 << 20) + 2 * 3 * TENSOR
+    assert all("Input/output error" in message for message in ranks.run(2, failing, tmp_path, rank, refused))
+    for message in ranks.run(2, failing, tmp_path, rank, full):
+        assert message.startswith("no space to write in")
+        assert int(message.rpartition(", ")[2]) > (1 << 20) + 2 * 3 * TENSOR
     assert list(tmp_path.iterdir()) == []

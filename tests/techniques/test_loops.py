@@ -97,37 +97,37 @@ def steps(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> 
 
 
 def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
-    seen, own = [], []
+    observed, own_counts = [], []
     for _ in dataloader:
-        seen.append(list(dataloader.ids))
-        own += [] if dataloader.is_lent else seen[-1]
-    odd = Ratio(sum(row % 2 for row in own), len(own))
-    told = {
+        observed.append(list(dataloader.ids))
+        own_counts += [] if dataloader.is_lent else observed[-1]
+    odd = Ratio(sum(row % 2 for row in own_counts), len(own_counts))
+    values = {
         "rank": dataloader.rank,
         "ranks": dataloader.ranks,
         "batches": len(dataloader),
         "rows": dataloader.num_rows,
         "step": dataloader.step,
-        "seen": seen,
+        "seen": observed,
         "python": random.random(),
         "torch": float(torch.rand(1)),
     }
-    models[0].told = told
-    return {"rows": sum(map(len, seen)) / dataloader.num_rows, "odd": odd}
+    models[0].told = values
+    return {"rows": sum(map(len, observed)) / dataloader.num_rows, "odd": odd}
 
 
 def test_a_rank_counts_its_own_rows_and_all_batches(partition: Path, ranks: Ranks) -> None:
     """Ranks share the Python random state; each rank's torch device has its own."""
     answers = ranks.run(2, by, "ddp", counting, partition)
-    metrics, told = [answer[0] for answer in answers], [answer[2] for answer in answers]
+    metrics, messages = [answer[0] for answer in answers], [answer[2] for answer in answers]
     assert metrics == [{"rows": 1.0, "odd": 23 / 46}] * 2
-    assert [each["rank"] for each in told] == [0, 1]
+    assert [each["rank"] for each in messages] == [0, 1]
     # 46 rows in batches of 9: 4 and 5 of each, and the last row twice, for the rank without one.
-    assert [each["rows"] for each in told] == [5 * 4 + 1, 5 * 5 + 1]
-    assert {(each["ranks"], each["batches"], each["step"]) for each in told} == {(2, 6, 6)}
-    assert told[0]["python"] == told[1]["python"]
-    assert told[0]["torch"] != told[1]["torch"]
-    first, second = (each["seen"] for each in told)
+    assert [each["rows"] for each in messages] == [5 * 4 + 1, 5 * 5 + 1]
+    assert {(each["ranks"], each["batches"], each["step"]) for each in messages} == {(2, 6, 6)}
+    assert messages[0]["python"] == messages[1]["python"]
+    assert messages[0]["torch"] != messages[1]["torch"]
+    first, second = (each["seen"] for each in messages)
     assert first[-1] == second[-1]
     assert sorted(row for batch in (*first[:-1], *second) for row in batch) == list(range(46))
 
@@ -222,7 +222,7 @@ def naming_by_rank(models: list[Any], checkpoint: Checkpoint, dataloader: DataLo
 
 
 @pytest.mark.parametrize(
-    ("loop", "told"),
+    ("loop", "message"),
     [
         (
             keeping_rows,
@@ -232,9 +232,9 @@ def naming_by_rank(models: list[Any], checkpoint: Checkpoint, dataloader: DataLo
         (naming_by_rank, r"'loss0' on some ranks only \(rank 0 1.0, nothing on rank 1\)"),
     ],
 )
-def test_differences_between_ranks_are_named(loop: Loop, told: str, partition: Path, ranks: Ranks) -> None:
+def test_differences_between_ranks_are_named(loop: Loop, message: str, partition: Path, ranks: Ranks) -> None:
     """All ranks raise the error with the key, the ranks and both values, so that none waits for another."""
-    with pytest.raises(RanksDifferError, match=told):
+    with pytest.raises(RanksDifferError, match=message):
         ranks.run(2, by, "ddp", loop, partition)
 
 
@@ -286,7 +286,7 @@ def repeated() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("technique", "make", "loop", "hints", "told"),
+    ("technique", "make", "loop", "hints", "message"),
     [
         (
             "ddp",
@@ -328,15 +328,15 @@ def repeated() -> list[Any]:
     ],
 )
 def test_a_model_that_a_parallel_plan_cannot_train_is_reported_with_the_reason(
-    technique: str, make: Any, loop: Loop, hints: Hints, told: str, partition: Path, ranks: Ranks
+    technique: str, make: Any, loop: Loop, hints: Hints, message: str, partition: Path, ranks: Ranks
 ) -> None:
     """The error says the plan does not apply; it does not blame the user."""
-    with pytest.raises(NotApplicableError, match=told):
+    with pytest.raises(NotApplicableError, match=message):
         ranks.run(2, by, technique, loop, partition, make, hints)
 
 
 @pytest.mark.parametrize(
-    ("technique", "make", "hints", "told"),
+    ("technique", "make", "hints", "message"),
     [
         ("checkpointing", flat, Hints(), r"no repeated block; name a class"),
         ("pipeline", normed, Hints(), r"1 \(BatchNorm1d\) computes over all rows"),
@@ -348,9 +348,9 @@ def test_a_model_that_a_parallel_plan_cannot_train_is_reported_with_the_reason(
     ],
 )
 def test_a_model_that_one_process_cannot_train_is_reported_with_the_reason(
-    technique: str, make: Any, hints: Hints, told: str, partition: Path
+    technique: str, make: Any, hints: Hints, message: str, partition: Path
 ) -> None:
-    with pytest.raises(NotApplicableError, match=told):
+    with pytest.raises(NotApplicableError, match=message):
         by(None, technique, steps, partition, make, hints, size=2)
 
 

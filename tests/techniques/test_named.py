@@ -43,7 +43,7 @@ def model(**given: Any) -> ModelFacts:
     return ModelFacts(**{**facts, **given})
 
 
-class Own(Technique):
+class UserTechnique(Technique):
     """A user's technique with arbitrary parameters."""
 
     name = "own"
@@ -61,14 +61,18 @@ def test_a_name_a_choice_and_a_parallel_plan_resolve_to_a_technique() -> None:
     assert resolve(choice).fixed == {"reshard": False}
     assert isinstance(resolve(ParallelPlan(technique="pipeline", size=2, params={"parts": 4})), Pipeline)
     sha = "ab" * 32
-    own = resolve(TechniqueChoice(name="own", code=sha, params={"x": [1]}), {sha: Own}.__getitem__)
-    assert isinstance(own, Own)
-    assert own.fixed == {"x": [1]}
-    assert isinstance(resolve(ParallelPlan(technique="own", code=sha), {sha: Own()}.__getitem__), Own)
+    technique = resolve(
+        TechniqueChoice(name="own", code=sha, params={"x": [1]}), {sha: UserTechnique}.__getitem__
+    )
+    assert isinstance(technique, UserTechnique)
+    assert technique.fixed == {"x": [1]}
+    assert isinstance(
+        resolve(ParallelPlan(technique="own", code=sha), {sha: UserTechnique()}.__getitem__), UserTechnique
+    )
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "message"),
     [
         ("dpp", "no technique 'dpp'; use single, checkpointing, offload, ddp, fsdp, tensor, pipeline"),
         (
@@ -85,10 +89,10 @@ def test_a_name_a_choice_and_a_parallel_plan_resolve_to_a_technique() -> None:
     ],
 )
 def test_an_unknown_technique_is_refused_with_the_valid_names(
-    named: str | ParallelPlan | TechniqueChoice, told: str
+    named: str | ParallelPlan | TechniqueChoice, message: str
 ) -> None:
     """The message lists the existing names."""
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         resolve(named)
 
 

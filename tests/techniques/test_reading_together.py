@@ -80,9 +80,9 @@ def test_each_rank_reads_its_share_and_has_the_whole_state(
 
     Without shared memory each rank reads the whole file.
     """
-    wanted = load(root, reference, "cpu")
+    expected_state = load(root, reference, "cpu")
     answers = ranks.run(size, found, root, reference, has_memory, is_checked)
-    assert all(distance(state, wanted) == 0 for state, _ in answers)
+    assert all(distance(state, expected_state) == 0 for state, _ in answers)
     counts = [count for _, count in answers]
     if has_memory:
         assert sum(counts) == reference.size
@@ -113,7 +113,7 @@ def test_all_ranks_report_damage_after_the_check(root: Path, reference: Checkpoi
         assert "was damaged between bytes" in says
 
 
-def told(group: Group, root: Path, reference: CheckpointRef) -> str:
+def error_of_rank(group: Group, root: Path, reference: CheckpointRef) -> str:
     """Return a rank's error for an unchecked file."""
     try:
         load_together(lambda: Unchecked(root / reference.name, reference), group, "cpu")
@@ -133,8 +133,8 @@ def test_all_ranks_report_a_damaged_or_missing_checkpoint(
         else:
             file.seek(place)
             file.write(b"\xff" * 9)
-    for says in ranks.run(2, told, root, reference):
+    for says in ranks.run(2, error_of_rank, root, reference):
         assert f"expected {reference.checksum}" in says
     (root / NAME).unlink()
-    for says in ranks.run(2, told, root, reference):
+    for says in ranks.run(2, error_of_rank, root, reference):
         assert "cannot be read" in says

@@ -12,7 +12,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Technique
 from tests.techniques.cases import ROWS, Case
 from tests.techniques.ranks import Ranks
-from tests.trial_runner.sub_epochs import Asked, Wrong, spec_of, tried
+from tests.trial_runner.sub_epochs import TrialRequest, Wrong, spec_of, tried
 from tests.trial_runner.wrong import WRONG, Blind, OtherDropout, OtherDropoutOfParts
 
 LOSSES = {
@@ -82,7 +82,7 @@ def right(random: Random) -> Draw:
 
 def is_ruled_out(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple[bool, Any]:
     """Run the trial; return True if it rules the plan out, with its outcome or error."""
-    asked = Asked(
+    trial_request = TrialRequest(
         spec=draw.spec,
         parallel_plan=draw.parallel_plan,
         partition=partition,
@@ -92,9 +92,9 @@ def is_ruled_out(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple
     )
     try:
         outcome = (
-            ranks.run(draw.parallel_plan.size, tried, asked)[0]
+            ranks.run(draw.parallel_plan.size, tried, trial_request)[0]
             if draw.parallel_plan.ranks > 1
-            else tried(None, asked)
+            else tried(None, trial_request)
         )
     except NotApplicableError as error:
         return True, error

@@ -90,7 +90,7 @@ class Wrong(SubEpochSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TrialRequest:
     """A trial to run, optionally with a technique that replaces the plan's."""
 
     spec: SubEpochSpec
@@ -101,13 +101,15 @@ class Asked:
     technique: type[Technique] | None = None
 
 
-def tried(group: Group | None, asked: Asked) -> TrialOutcome:
+def tried(group: Group | None, trial_request: TrialRequest) -> TrialOutcome:
     """Run a trial on every rank, with as few timed batches as possible."""
-    technique = asked.technique() if asked.technique else resolve(asked.parallel_plan)
-    alone = Alone(("cpu",) * asked.parallel_plan.size)
+    technique = trial_request.technique() if trial_request.technique else resolve(trial_request.parallel_plan)
+    alone = Alone(("cpu",) * trial_request.parallel_plan.size)
     try:
-        body = task_of(asked.parallel_plan, asked.batch_size)
-        return tried_by(technique, group or alone, asked.spec, body, asked.partition, asked.root)
+        body = task_of(trial_request.parallel_plan, trial_request.batch_size)
+        return tried_by(
+            technique, group or alone, trial_request.spec, body, trial_request.partition, trial_request.root
+        )
     finally:
         alone.leave()
 

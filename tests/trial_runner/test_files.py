@@ -16,7 +16,7 @@ from cerebro.techniques import Group
 from tests.data.rows import write_partition
 from tests.techniques.cases import TOKENS, WIDE
 from tests.techniques.ranks import Ranks
-from tests.trial_runner.sub_epochs import Asked, Wrong, tried
+from tests.trial_runner.sub_epochs import TrialRequest, Wrong, tried
 from trial_runner import trial
 
 pytestmark = pytest.mark.processes
@@ -41,7 +41,7 @@ class Wide(Wrong):
         return [nn.Sequential(nn.Linear(WIDE, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, TOKENS))]
 
 
-def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, int]:
+def noted(group: Group, trial_request: TrialRequest, most_bytes: int) -> tuple[TrialOutcome, int]:
     """Run the trial; return its outcome and the bytes this rank wrote with `pwrite`."""
     original, written = os.pwrite, 0
 
@@ -54,7 +54,7 @@ def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
         patch.setattr(trial, "FILE_BYTES", most_bytes)
-        return tried(group, asked), written
+        return tried(group, trial_request), written
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Rank
     partition.mkdir()
     root.mkdir()
     write_partition(partition, [20, 26])
-    asked = Asked(
+    trial_request = TrialRequest(
         spec=Wide(), parallel_plan=ParallelPlan(technique="fsdp", size=2), partition=partition, root=root
     )
-    (outcome, first), (_, second) = ranks.run(2, noted, asked, most_bytes)
+    (outcome, first), (_, second) = ranks.run(2, noted, trial_request, most_bytes)
     assert outcome.is_usable, outcome
     state = 3 * 4 * (HIDDEN * (WIDE + 1 + TOKENS) + TOKENS)
     assert outcome.state_bytes == pytest.approx(state, rel=0.01)

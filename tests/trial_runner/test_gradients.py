@@ -18,7 +18,7 @@ from tests.data.rows import write_partition
 from tests.techniques.cases import Case
 from tests.techniques.ranks import Ranks
 from tests.trial_runner.draws import KINDS, Draw, is_ruled_out, right, wrong
-from tests.trial_runner.sub_epochs import Asked, Wrong, spec_of, tried
+from tests.trial_runner.sub_epochs import TrialRequest, Wrong, spec_of, tried
 from tests.trial_runner.wrong import DoubledOfParts, LastTooLarge, SlightlyTooLarge
 from trial_runner.gradients import differences, mark_of
 from trial_runner.train_observer import observe
@@ -56,8 +56,10 @@ def test_dropout_and_clipping_do_not_rule_out_a_correct_technique(
 ) -> None:
     """Uses the loop of the wrong losses with a right one."""
     parallel_plan = ParallelPlan(technique=technique, size=2)
-    asked = Asked(spec=Wrong("mean"), parallel_plan=parallel_plan, partition=partition, root=tmp_path)
-    outcome = ranks.run(2, tried, asked)[0]
+    trial_request = TrialRequest(
+        spec=Wrong("mean"), parallel_plan=parallel_plan, partition=partition, root=tmp_path
+    )
+    outcome = ranks.run(2, tried, trial_request)[0]
     assert outcome.is_verified, outcome
     assert outcome.is_usable
 

@@ -37,9 +37,9 @@ class Spec(SubEpochSpec):
         if hyperparams.get("looks"):
             layers[0].weight.sum().item()  # raises on the meta device
         drop = nn.Dropout(hyperparams.get("dropout", 0.1))
-        made = nn.Sequential(*layers, drop, nn.Linear(width, 1))
-        made[0].weight.requires_grad_(not hyperparams.get("frozen", False))
-        return [made.to(getattr(torch, hyperparams.get("dtype", "float32")))]
+        sequential = nn.Sequential(*layers, drop, nn.Linear(width, 1))
+        sequential[0].weight.requires_grad_(not hyperparams.get("frozen", False))
+        return [sequential.to(getattr(torch, hyperparams.get("dtype", "float32")))]
 
 
 def task(models: Mapping[str, Any], **fields: Any) -> InspectTask:

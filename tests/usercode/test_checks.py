@@ -33,10 +33,10 @@ class Good(SubEpochSpec):
 
 def spec_with(**members: Any) -> SubEpochSpec:
     """Return a `Good` with these members replaced; `None` removes one."""
-    own = {name: value for name, value in vars(Good).items() if not name.startswith("__")} | members
-    kept = {name: value for name, value in own.items() if value is not None}
-    made: SubEpochSpec = type("Mine", (SubEpochSpec,), kept)()
-    return made
+    attributes = {name: value for name, value in vars(Good).items() if not name.startswith("__")} | members
+    kept = {name: value for name, value in attributes.items() if value is not None}
+    sub_epoch_spec: SubEpochSpec = type("Mine", (SubEpochSpec,), kept)()
+    return sub_epoch_spec
 
 
 def check(spec: object, *, needed: tuple[str, ...] = ("create_models", "train", "test")) -> None:

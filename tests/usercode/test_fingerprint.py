@@ -191,7 +191,7 @@ class Project:
     def sent(self) -> tuple[str, int]:
         """Return the fingerprint, and the result of the decoded spec without the modules on the path."""
         record = encode(self.spec)
-        own = {
+        modules = {
             name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _PROJECT
         }
         path = sys.path[:]
@@ -200,7 +200,7 @@ class Project:
             return record.fingerprint, decode(record.encoded).row_preprocessor({}, "train", "")[0]
         finally:
             sys.path[:] = path
-            sys.modules.update(own)
+            sys.modules.update(modules)
 
 
 _PROJECT = ("helper", "pack", "folder", "outer", "specs")

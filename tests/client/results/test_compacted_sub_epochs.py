@@ -42,15 +42,17 @@ def results(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[FitResult, pd.D
     return both(compacted_history(seed), monkeypatch)
 
 
-def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> tuple[FitResult, pd.DataFrame]:
+def both(
+    history: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50
+) -> tuple[FitResult, pd.DataFrame]:
     """Return the same for any history."""
     monkeypatch.setattr(log_pages, "PAGE", page)
     files = MountedFiles(Volumes.from_environment({}))
     kept = ExperimentState(name="one", compact_after=None)  # type: ignore[call-arg, unused-ignore]
-    for event in made.log:
+    for event in history.log:
         kept.apply(event)
     expected = FitResult(kept, kept.runs["fit-1"], files).sub_epochs()
-    return FitResult(made.state, made.run, files, events=Whole(made.log)), expected
+    return FitResult(history.state, history.run, files, events=Whole(history.log)), expected
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
@@ -74,9 +76,9 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
 
 def test_events_with_the_same_time_on_two_pages_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last compacted sub-epoch and the event before it have the same time, and a page ends between them."""
-    made = compacted_history(0)
-    last = next(n for n, event in enumerate(made.log) if event.time == made.run.compaction.until)
-    log = [*made.log]
+    history = compacted_history(0)
+    last = next(n for n, event in enumerate(history.log) if event.time == history.run.compaction.until)
+    log = [*history.log]
     log[last - 1] = log[last - 1].model_copy(update={"time": log[last].time})
     state, whole = (ExperimentState(name="one", compact_after=after) for after in (0, None))
     for event in log:
@@ -103,34 +105,36 @@ def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A model lost the checkpoints of three epochs in a long run."""
-    made = Calm(Random(7), validated=False, epochs=20, models=2)
+    history = Calm(Random(7), validated=False, epochs=20, models=2)
     for _ in range(200):
-        made.step()
-        if made.model("m00").completed_epochs == 4:
+        history.step()
+        if history.model("m00").completed_epochs == 4:
             break
-    lose(made, "m00", sub_epochs=6)
-    made.state.compact_after = made.run.compaction.threshold = 0
-    while made.run.counts.active:
-        made.step()
-        if made.run.is_open and epochs_of_all(made.run) > len(made.run.scheduling.epochs):
-            made.tell(epoch_report(made.state, made.run, len(made.run.scheduling.epochs) + 1))
-    assert made.model("m00").compacted_epochs > 4
-    result, expected = both(made, monkeypatch, page=10)
+    lose(history, "m00", sub_epochs=6)
+    history.state.compact_after = history.run.compaction.threshold = 0
+    while history.run.counts.active:
+        history.step()
+        if history.run.is_open and epochs_of_all(history.run) > len(history.run.scheduling.epochs):
+            history.tell(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
+    assert history.model("m00").compacted_epochs > 4
+    result, expected = both(history, monkeypatch, page=10)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
 
 
-def lose(made: History, name: str, *, sub_epochs: int) -> None:
+def lose(history: History, name: str, *, sub_epochs: int) -> None:
     """Lose the newest `count` checkpoints of a model."""
-    model = made.model(name)
-    for key, task in [*made.run.tasks.open.items()]:
-        made.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
+    model = history.model(name)
+    for key, task in [*history.run.tasks.open.items()]:
+        history.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
     for _ in range(sub_epochs):
         number = model.remaining[0]
-        wanted = sub_epoch(model.epoch, number, name)
-        made.assign(wanted, number)
-        task = made.run.tasks.open[str(wanted)]
-        gone = Failure(kind=FailureKind.CHECKPOINT, message="gone")
-        made.tell(TaskFailed(task=str(wanted), attempt=task.attempt, worker=task.worker or "", failure=gone))
+        task_key = sub_epoch(model.epoch, number, name)
+        history.assign(task_key, number)
+        task = history.run.tasks.open[str(task_key)]
+        failure = Failure(kind=FailureKind.CHECKPOINT, message="gone")
+        history.tell(
+            TaskFailed(task=str(task_key), attempt=task.attempt, worker=task.worker or "", failure=failure)
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
@@ -152,7 +156,7 @@ def test_a_range_of_epochs_or_times_selects_the_same_rows(seed: int, monkeypatch
 
 def test_lost_events_before_a_time_range_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier pages are read only for start times; missing ones are computed."""
-    made = compacted_history(3)
+    history = compacted_history(3)
 
     class Broken(Whole):
         def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
@@ -162,13 +166,15 @@ def test_lost_events_before_a_time_range_do_not_matter(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(log_pages, "PAGE", 50)
     result = FitResult(
-        made.state, made.run, MountedFiles(Volumes.from_environment({})), events=Broken(made.log)
+        history.state, history.run, MountedFiles(Volumes.from_environment({})), events=Broken(history.log)
     )
-    since, until = _moment(made.log[150].time), _moment(made.log[200].time)
-    sub_epochs = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
+    since, until = _moment(history.log[150].time), _moment(history.log[200].time)
+    sub_epochs = {
+        e.task for e in history.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task
+    }
     assert 0 < len(result.sub_epochs(since=since, until=until)) <= len(sub_epochs) + 1
     with pytest.raises(LostEventsError):
-        result.sub_epochs(until=_moment(made.log[40].time))
+        result.sub_epochs(until=_moment(history.log[40].time))
 
 
 def _moment(time: float) -> datetime:

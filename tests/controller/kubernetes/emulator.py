@@ -194,14 +194,14 @@ def _field(content: Json, path: str) -> Any:
 
 def creation(pod: str, problem: str = "", *, time: str = "2026-11-21T06:00:00Z", name: str = "") -> Json:
     """An event of the set about an attempt to create a pod."""
-    told = f"failed error: {problem}" if problem else "successful"
+    outcome = f"failed error: {problem}" if problem else "successful"
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": name or f"{SET}.{time}", "namespace": NAMESPACE, "creationTimestamp": time},
         "involvedObject": {"kind": "StatefulSet", "name": SET, "namespace": NAMESPACE},
         "reason": "FailedCreate" if problem else "SuccessfulCreate",
-        "message": f"create Pod {pod} in StatefulSet {SET} {told}",
+        "message": f"create Pod {pod} in StatefulSet {SET} {outcome}",
         "lastTimestamp": time,
         "type": "Warning" if problem else "Normal",
     }

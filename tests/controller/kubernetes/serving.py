@@ -101,11 +101,11 @@ class _Handler(BaseHTTPRequestHandler):
         found = self.emulator.objects["pods"].get(request.name)
         if found is None or not self.emulator.resizes:
             return self._status(404, "the server could not find the requested resource")
-        (asked,) = request.body["spec"]["containers"]
+        (new_container,) = request.body["spec"]["containers"]
         content = copy.deepcopy(found)
         for container in content["spec"]["containers"]:
-            if container["name"] == asked["name"]:
-                for which, values in asked["resources"].items():
+            if container["name"] == new_container["name"]:
+                for which, values in new_container["resources"].items():
                     container["resources"].setdefault(which, {}).update(values)
         self.emulator.put("pods", content)
         return self._answer(200, content)
@@ -145,15 +145,15 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, {"kind": "List", "metadata": metadata, "items": found[begin:end]})
 
     def _watch(self, request: Request, fault: Fault | None) -> None:
-        emulator, seen = self.emulator, int(request.query["resourceVersion"])
+        emulator, version = self.emulator, int(request.query["resourceVersion"])
         with emulator.news:
             epoch = emulator.epoch
-            if seen < emulator.oldest:
+            if version < emulator.oldest:
                 # Like real API servers, answer 200 and send the error as an event.
-                gone = _line(
+                expired = _line(
                     "ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"}
                 )
-                fault = Fault(verb="watch", line=gone)
+                fault = Fault(verb="watch", line=expired)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -161,17 +161,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(fault.line)
             self.close_connection = not fault.line.endswith(b"\n")
         else:
-            self._stream(request, seen, epoch)
+            self._stream(request, version, epoch)
             self.close_connection = not emulator.is_open or emulator.is_next("watch")
         if not self.close_connection:
             self.wfile.write(b"0\r\n\r\n")
 
-    def _stream(self, request: Request, seen: int, epoch: int) -> None:
+    def _stream(self, request: Request, after_version: int, epoch: int) -> None:
         """Send events after version `seen` until a timeout without events, or the end of this epoch."""
         for entries in self.emulator.news_since(epoch, float(request.query["timeoutSeconds"])):
             for version, resource, kind, content in entries:
                 is_asked = kind == "BOOKMARK" or self.emulator.matches(request, content)
-                if resource == request.resource and version > seen and is_asked:
+                if resource == request.resource and version > after_version and is_asked:
                     self._chunk(_line(kind, content))
 
     def _chunk(self, content: bytes) -> None:

@@ -54,8 +54,8 @@ def test_an_unmounted_service_account_is_an_error(mounted: Path, missing: str) -
 def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
     """Return an orchestrator with a pod's environment and TLS."""
     address = urlsplit(server.host)
-    told = {"KUBERNETES_SERVICE_HOST": address.hostname or "", "KUBERNETES_SERVICE_PORT": str(address.port)}
-    return KubernetesOrchestrator(*in_cluster(told, NAMESPACE, mounted), SET)
+    values = {"KUBERNETES_SERVICE_HOST": address.hostname or "", "KUBERNETES_SERVICE_PORT": str(address.port)}
+    return KubernetesOrchestrator(*in_cluster(values, NAMESPACE, mounted), SET)
 
 
 @pytest.mark.commands

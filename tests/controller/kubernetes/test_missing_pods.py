@@ -28,11 +28,11 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
 )
 def test_a_refused_pod_is_explained_with_a_fix(problem: str, cure: str) -> None:
     """The text quotes Kubernetes and names the chart value."""
-    making = read_creation(creation(SECOND, problem))
-    assert making is not None
-    told = creation_failures({SECOND}, [making])[SECOND]
-    assert told.startswith(f"Kubernetes does not create it: {problem}")
-    assert cure in told
+    attempt = read_creation(creation(SECOND, problem))
+    assert attempt is not None
+    explanation = creation_failures({SECOND}, [attempt])[SECOND]
+    assert explanation.startswith(f"Kubernetes does not create it: {problem}")
+    assert cure in explanation
 
 
 @given(
@@ -46,15 +46,15 @@ def test_the_newest_attempt_explains_a_missing_pod(
     tries: list[tuple[str, int, str]], missing: set[str]
 ) -> None:
     """For each missing pod, in any event order; a successful attempt is no explanation."""
-    made = [
+    attempts = [
         PodCreation(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why)
         for pod, second, why in tries
     ]
     expected = set()
     for pod in missing:
-        own = sorted((second, why) for name, second, why in tries if name == pod)
-        expected |= {pod} if own and own[-1][1] else set()
-    assert set(creation_failures(missing, made)) == expected
+        of_pod = sorted((second, why) for name, second, why in tries if name == pod)
+        expected |= {pod} if of_pod and of_pod[-1][1] else set()
+    assert set(creation_failures(missing, attempts)) == expected
 
 
 _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}))
@@ -67,5 +67,5 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}
 )
 def test_malformed_events_are_read(fields: dict[str, Any]) -> None:
     """Any field may be missing or have a wrong type."""
-    made = read_creation(creation(SECOND, "no") | fields)
-    assert made is None or made.pod == SECOND or "message" in fields
+    pod_creation = read_creation(creation(SECOND, "no") | fields)
+    assert pod_creation is None or pod_creation.pod == SECOND or "message" in fields

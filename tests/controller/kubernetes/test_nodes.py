@@ -39,15 +39,15 @@ def test_only_node_autoscalers_report_new_nodes(reason: str, message: str, is_ma
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 59), st.booleans()), unique_by=lambda i: i[:2])
 )
-def test_the_newest_event_of_a_pending_pod_counts(told: list[tuple[str, int, bool]]) -> None:
+def test_the_newest_event_of_a_pending_pod_counts(reports: list[tuple[str, int, bool]]) -> None:
     """Events may arrive in any order; those for scheduled or deleted pods are ignored."""
     pods = {"w-0": Pod(uid="a", is_pending=True), "w-1": Pod(uid="b"), "w-2": Pod(uid="c", is_pending=True)}
     news = [
         NodeNews(pod=uid, time=f"2026-11-21T06:00:{second:02d}Z", is_made=is_made)
-        for uid, second, is_made in told
+        for uid, second, is_made in reports
     ]
-    own = sorted((second, is_made) for uid, second, is_made in told if uid == "a")
-    assert expected(pods, news) == ({"w-0"} if own and own[-1][1] else set())
+    of_pod = sorted((second, is_made) for uid, second, is_made in reports if uid == "a")
+    assert expected(pods, news) == ({"w-0"} if of_pod and of_pod[-1][1] else set())
 
 
 _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"uid": 7}))

@@ -94,11 +94,11 @@ def test_requests_use_exactly_the_verbs_of_the_role(watched: Watched) -> None:
         for verb in rule["verbs"]
     }
 
-    def asked() -> set[tuple[str, str]]:
+    def used_verbs() -> set[tuple[str, str]]:
         return {(request.resource, request.verb) for request in watched.emulator.requests}
 
-    watched.until_asked(lambda: asked() >= allowed)
-    assert asked() == allowed
+    watched.until_asked(lambda: used_verbs() >= allowed)
+    assert used_verbs() == allowed
 
 
 def test_without_the_stateful_set_there_is_no_fleet(

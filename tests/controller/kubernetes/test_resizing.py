@@ -41,8 +41,8 @@ def test_a_resize_changes_one_container_of_one_pod(granted: Watched) -> None:
 def test_a_resize_adds_no_memory_request(granted: Watched) -> None:
     """A new memory request would change the quality-of-service class, which the server refuses."""
     granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
-    (asked,) = (request for request in granted.emulator.requests if request.verb == "patch")
-    assert asked.body == {
+    (patch,) = (request for request in granted.emulator.requests if request.verb == "patch")
+    assert patch.body == {
         "spec": {"containers": [{"name": "worker", "resources": {"limits": {"memory": str(8 * GIB)}}}]}
     }
 
@@ -102,6 +102,6 @@ def test_memory_quantities_are_parsed(quantity: object, expected: int) -> None:
 
 def test_a_node_without_memory_for_a_resize_is_reported() -> None:
     """The kubelet reports it in a pod condition."""
-    told = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
-    assert read_pod(pod(conditions=[told])).unresized == "Node didn't have enough capacity: memory"
+    resize = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
+    assert read_pod(pod(conditions=[resize])).unresized == "Node didn't have enough capacity: memory"
     assert read_pod(pod()).unresized == ""

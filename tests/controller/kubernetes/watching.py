@@ -54,13 +54,13 @@ class Watched:
         size = objects["statefulsets"][SET]["spec"]["replicas"]
         missing = {f"{SET}-{ordinal}" for ordinal in range(size)} - pods.keys()
         tries = [read_creation(event) for event in objects["events"].values()]
-        told = filter(None, map(read_news, objects["events"].values()))
+        node_news = filter(None, map(read_news, objects["events"].values()))
         return Fleet(
             pods=pods,
             size=size,
             set_uid=objects["statefulsets"][SET]["metadata"]["uid"],
             not_created=creation_failures(missing, filter(None, tries)),
-            expected=expected(pods, told),
+            expected=expected(pods, node_news),
         )
 
     def sees_the_truth(self) -> None:

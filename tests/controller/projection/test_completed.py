@@ -55,13 +55,13 @@ def test_a_start_from_a_snapshot_continues_the_files(tmp_path: Path, written: Pa
 
 def test_unwritten_events_are_not_settled(tmp_path: Path) -> None:
     """Unread entries are not settled either."""
-    own, log = Once(LogStore(story().log, points()), tmp_path), story().log
-    own._read_logs()
-    assert not own.is_settled("one", len(log))
-    own.drain()
-    assert own.is_settled("one", len(log))
-    assert not own.is_settled("one", len(log) + 1)
-    assert not own.is_settled("two", 1)
+    files, log = Once(LogStore(story().log, points()), tmp_path), story().log
+    files._read_logs()
+    assert not files.is_settled("one", len(log))
+    files.drain()
+    assert files.is_settled("one", len(log))
+    assert not files.is_settled("one", len(log) + 1)
+    assert not files.is_settled("two", 1)
 
 
 @pytest.mark.parametrize("of", [file_of, file_of_run])

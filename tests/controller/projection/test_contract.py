@@ -21,9 +21,9 @@ from tests.controller.test_history import Clock, Store, simulation
 
 @pytest.fixture(scope="module")
 def log() -> tuple[Event, ...]:
-    made = simulation()
-    made.run()
-    return made.log
+    sim = simulation()
+    sim.run()
+    return sim.log
 
 
 class _TensorBoard:

@@ -31,10 +31,10 @@ def test_sub_epochs_epochs_and_live_metrics_are_written(written: Path) -> None:
 def test_a_run_has_a_file_with_the_schedule_quality_of_its_epochs(written: Path) -> None:
     """Makespan, lower bound, gap and total idle time, at the time of the epoch's completion."""
     log = story().log
-    told = [event for event in log if isinstance(event, EpochCompleted)]
+    messages = [event for event in log if isinstance(event, EpochCompleted)]
     assert records(file_of_run(written)) == [
         (f"schedule/{name}", report.epoch, report.time, round(value, 5))
-        for report in told
+        for report in messages
         for name, value in (
             ("gap", report.makespan_s / report.lower_bound_s - 1),
             ("idle_s", sum(report.idle_s.values())),

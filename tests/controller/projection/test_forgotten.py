@@ -29,15 +29,15 @@ from tests.waiting import HANG_S, until
 def test_a_deleted_experiment_is_written_no_more(written: Path) -> None:
     """Pending entries are dropped; a new experiment with the same name starts empty."""
     store = LogStore(story().log, points())
-    own = Once(store, written)
-    own._read_logs()
-    assert not own._entries.empty()
-    own.forget("one")
+    files = Once(store, written)
+    files._read_logs()
+    assert not files._entries.empty()
+    files.forget("one")
     shutil.rmtree(volumes(written).tensorboard / "one")
-    own.drain()
+    files.drain()
     assert not (volumes(written).tensorboard / "one").exists()
     Once(store, written.parent / "fresh").write()
-    own.write()
+    files.write()
     assert contents(written) == contents(written.parent / "fresh")
 
 
@@ -48,20 +48,20 @@ def test_events_read_before_a_deletion_are_not_written(written: Path) -> None:
         def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
             found = super().events(experiment, after)
             if after == 7:  # once, in the middle of the log
-                own.forget(experiment)
+                files.forget(experiment)
             return found
 
-    own = Once(Forgetful(story().log, points()), written)
+    files = Once(Forgetful(story().log, points()), written)
     before = contents(written)
     shutil.rmtree(volumes(written).tensorboard / "one")
-    own.write()
+    files.write()
     assert contents(written) == {}
     # The new experiment's log starts again, with no event settled.
     state = ExperimentState(name="one")
     for event in story().log:
         state.apply(event)
-        own.apply(state, event)
-    own.drain()
+        files.apply(state, event)
+    files.drain()
     assert contents(written) == before
 
 
@@ -90,11 +90,11 @@ def test_the_age_of_the_oldest_pending_commit_is_reported(tmp_path: Path) -> Non
             return super().live(experiment, after)
 
     store = Unreachable(story().log, points())
-    own = TensorBoardFiles(cast(KvsClient, store), volumes(tmp_path))
-    assert own.lag_s() == 0.0
-    own.start()
+    files = TensorBoardFiles(cast(KvsClient, store), volumes(tmp_path))
+    assert files.lag_s() == 0.0
+    files.start()
     assert store.is_asked.wait(HANG_S)
-    assert own.lag_s() > 0.0
+    assert files.lag_s() > 0.0
     store.may_answer.set()
-    until(lambda: own.lag_s() == 0.0, "what waited is written")
-    own.stop()
+    until(lambda: files.lag_s() == 0.0, "what waited is written")
+    files.stop()

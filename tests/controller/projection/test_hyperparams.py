@@ -24,12 +24,12 @@ from tests.state.stories import Story
 
 def test_hyperparameters_of_any_type_are_written(tmp_path: Path) -> None:
     """Any JSON value."""
-    told = Story()
+    story = Story()
     given: Hyperparameters = {"batch_size": 1, "lr": 0.5, "name": "<script>"}
     given |= {"is_wide": True, "layers": [8, 4], "none": None}
-    told.fit(models=1, hyperparams={"m00": given})
-    told.train(1, 0)
-    Once(LogStore(told.log), tmp_path).write()
+    story.fit(models=1, hyperparams={"m00": given})
+    story.train(1, 0)
+    Once(LogStore(story.log), tmp_path).write()
     ((_, start),) = sessions(file_of(tmp_path))
     kinds = {name: value.WhichOneof("kind") for name, value in start.hparams.items()}
     assert kinds == {

@@ -17,12 +17,12 @@ from tests.state.stories import Story, sub_epoch
 
 def test_extremes_and_the_last_of_many_live_metrics_are_kept(tmp_path: Path) -> None:
     """A sub-epoch has its share of the model's values, and a spike survives."""
-    told = Story()
-    told.fit(models=1)
-    told.train(1, 0, rows=10_000)
+    story = Story()
+    story.fit(models=1)
+    story.train(1, 0, rows=10_000)
     values = [1.0] * 10_000
     values[1234], values[4321] = 99.0, -99.0
-    made = [
+    points = [
         LivePoint(
             seq=n,
             time=100.0 + n / 10_000,
@@ -39,7 +39,7 @@ def test_extremes_and_the_last_of_many_live_metrics_are_kept(tmp_path: Path) -> 
         def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
             return tuple(self.points[after : after + 1000])
 
-    Once(Paged(told.log, made), tmp_path).write()
+    Once(Paged(story.log, points), tmp_path).write()
     drawn = [(step, value) for tag, step, _, value in records(file_of(tmp_path)) if tag == "live/loss"]
     assert len(drawn) <= LIVE_VALUES // 4  # two epochs of two sub-epochs
     assert {(1235, 99.0), (4322, -99.0), (10_000, 1.0)} <= set(drawn)
@@ -57,24 +57,24 @@ def test_the_number_of_live_metrics_per_model_is_bounded(sub_epochs: int) -> Non
 
 def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
     """A run with 20 sub-epochs and 30 live points before each commit."""
-    told, made = Story(), list[LivePoint]()
-    told.fit(models=1, epochs=10)
+    story, live_points = Story(), list[LivePoint]()
+    story.fit(models=1, epochs=10)
     for epoch in range(1, 11):
         for partition in (0, 1):
             for row in range(30):
                 point = LivePoint(
-                    seq=len(made) + 1, time=told.time + 0.5, task=str(sub_epoch(epoch, partition)),
+                    seq=len(live_points) + 1, time=story.time + 0.5, task=str(sub_epoch(epoch, partition)),
                     attempt=1, worker="w",
                     rows=row, values={"loss": 1.0},
                 )  # fmt: skip
-                made.append(point)
-            told.train(epoch, partition, rows=30, loss=1.0)
-    return told.log, made
+                live_points.append(point)
+            story.train(epoch, partition, rows=30, loss=1.0)
+    return story.log, live_points
 
 
 def test_a_restart_holds_live_points_of_one_commit_at_a_time(tmp_path: Path) -> None:
     """The projection reads live points up to a commit and drops them once it is written."""
-    log, made = long_story()
+    log, live_points = long_story()
 
     class Counted(LogStore):
         furthest = 0
@@ -84,33 +84,33 @@ def test_a_restart_holds_live_points_of_one_commit_at_a_time(tmp_path: Path) -> 
             self.furthest = max(self.furthest, after + len(found))
             return found
 
-    store = Counted(log, made)
-    own = Once(store, tmp_path)
-    own._read_logs()
-    held, entries = [], own._gather()
+    store = Counted(log, live_points)
+    files = Once(store, tmp_path)
+    files._read_logs()
+    held, entries = [], files._gather()
     for done, entry in enumerate(entries):
-        assert own._is_written(entry)
-        held.append(sum(map(len, own._live["one"]._points.values())))
+        assert files._is_written(entry)
+        held.append(sum(map(len, files._live["one"]._points.values())))
         if done == 1:  # start and commit of the first sub-epoch
             assert store.furthest < 60
-    assert store.furthest == len(made)
+    assert store.furthest == len(live_points)
     assert max(held) < 60
     assert held[-1] == 0
-    own.forget("one")
+    files.forget("one")
 
 
 def test_live_points_of_failed_attempts_are_dropped(tmp_path: Path) -> None:
     """Failed, revoked and re-executed attempts."""
-    told = Story()
-    told.fit(models=3)
-    told.train(1, 0, loss=1.0)
-    told.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-    told.train(1, 0, loss=1.0)
-    told.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story = Story()
+    story.fit(models=3)
+    story.train(1, 0, loss=1.0)
+    story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
+    story.train(1, 0, loss=1.0)
+    story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     taken = sub_epoch(1, 1, "m02")
-    told.tell(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
-    told.tell(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
-    told.tell(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
+    story.tell(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
+    story.tell(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
+    story.tell(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
     reporting = [
         (sub_epoch(1, 0), 1),
         (sub_epoch(1, 0), 2),
@@ -118,11 +118,11 @@ def test_live_points_of_failed_attempts_are_dropped(tmp_path: Path) -> None:
         (sub_epoch(1, 0, "m01"), 1),
         (taken, 1),
     ]
-    made = [
+    live_points = [
         LivePoint(seq=n, time=100.0, task=str(key), attempt=attempt, worker="w", rows=1, values={"loss": 1.0})
         for n, (key, attempt) in enumerate(reporting, start=1)
     ]
-    own = Once(LogStore(told.log, made), tmp_path)
-    own.write()
-    assert own._live["one"]._points == {}
+    files = Once(LogStore(story.log, live_points), tmp_path)
+    files.write()
+    assert files._live["one"]._points == {}
     assert contents(tmp_path).keys() == {file_of(tmp_path).relative_to(tmp_path)}

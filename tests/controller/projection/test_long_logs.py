@@ -22,12 +22,12 @@ def test_events_seen_before_are_not_processed_again(tmp_path: Path, monkeypatch:
         return additions(state, event)  # type: ignore[arg-type]
 
     monkeypatch.setattr(projection, "additions", counted)
-    own = Once(LogStore(log), tmp_path)
+    files = Once(LogStore(log), tmp_path)
     for _ in range(2):
         state = ExperimentState(name="one")
         for event in log:
             state.apply(event)
-            own.apply(state, event)
+            files.apply(state, event)
     assert looked == [event.seq for event in log if isinstance(event, EVENTS_WITH_RECORDS)]
 
 

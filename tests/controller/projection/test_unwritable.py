@@ -26,12 +26,12 @@ from tests.state.stories import Story
 def test_numbers_outside_the_range_of_the_file_format_are_written(tmp_path: Path) -> None:
     """An integer too large for a double becomes text; a value too large for a 32-bit float becomes the
     largest float."""
-    told = Story()
-    told.fit(
+    story = Story()
+    story.fit(
         models=1, hyperparams={"m00": {"batch_size": 1, "lr": 0.1, "huge": 10**400, "small": -(10**400)}}
     )
-    told.train(1, 0, loss=1e300)
-    Once(LogStore(told.log), tmp_path).write()
+    story.train(1, 0, loss=1e300)
+    Once(LogStore(story.log), tmp_path).write()
     ((_, start),) = sessions(file_of(tmp_path))
     assert start.hparams["huge"].string_value == str(10**400)
     assert start.hparams["small"].string_value == str(-(10**400))

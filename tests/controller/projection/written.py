@@ -81,21 +81,21 @@ class Once(TensorBoardFiles):
 
 def story() -> Story:
     """Two models with a retried sub-epoch, a lost checkpoint, validations and complete epochs."""
-    told = Story()
-    told.fit(validated=True)
-    told.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
-    told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
-    told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
-    told.train(1, 0, model="m01", loss=9.0)
-    told.validate(1, loss=3.0)
-    told.tell(epoch_report(told.state, told.run, 1))
-    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
-    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
-    told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
-    told.validate(2, loss=2.5)
-    told.tell(epoch_report(told.state, told.run, 2))
-    return told
+    story = Story()
+    story.fit(validated=True)
+    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
+    story.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
+    story.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
+    story.train(1, 0, model="m01", loss=9.0)
+    story.validate(1, loss=3.0)
+    story.tell(epoch_report(story.state, story.run, 1))
+    story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    story.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
+    story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    story.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
+    story.validate(2, loss=2.5)
+    story.tell(epoch_report(story.state, story.run, 2))
+    return story
 
 
 def points() -> list[LivePoint]:
@@ -108,7 +108,7 @@ def points() -> list[LivePoint]:
         (sub_epoch(2, 0), 1, 5),
     ]
     given.append((sub_epoch(2, 0), 2, 5))
-    made = [
+    live_points = [
         LivePoint(
             seq=seq, time=100.0 + seq, task=str(key), attempt=attempt, worker="worker-0", rows=rows,
             values={"loss": attempt + rows / 100},
@@ -116,7 +116,7 @@ def points() -> list[LivePoint]:
         for seq, (key, attempt, rows) in enumerate(given, start=1)
     ]  # fmt: skip
     silent = LivePoint(seq=7, time=107.0, task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", rows=25)
-    return [*made, silent]
+    return [*live_points, silent]
 
 
 def file_of(root: Path, model: str = "m00") -> Path:

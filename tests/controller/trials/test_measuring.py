@@ -24,7 +24,7 @@ from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, SubEpochTime, WorkerOutage
-from tests.controller.searches import ask
+from tests.controller.searches import request_at
 from tests.controller.test_core import assert_complete, own_partition, plan, request, several_devices
 
 VIRTUAL = DeviceKind(kind="gpu", name="virtual")
@@ -83,10 +83,10 @@ def simulate(
             **changes,
         },
     )
-    asked = request(models, epochs).model_copy(update={"trials": trials, "techniques": techniques})
-    simulation = Simulation(scenario, asked, plan(models, len(devices), rows=200))
+    fit_request = request(models, epochs).model_copy(update={"trials": trials, "techniques": techniques})
+    simulation = Simulation(scenario, fit_request, plan(models, len(devices), rows=200))
     for event in asked_for:
-        ask(simulation, 1.0, event)
+        request_at(simulation, 1.0, event)
     simulation.run()
     return simulation
 
@@ -171,12 +171,12 @@ def test_a_failed_measurement_is_recorded_and_the_run_continues(kind: type, fail
     run = run_of(simulation)
     assert run.state is RunState.FINISHED
     assert len(measured(simulation)) == (1 if kind is InspectTask else 2)
-    told = (
+    problem = (
         run.trials.inspection.problem
         if kind is InspectTask and run.trials.inspection
         else run.trials.outcomes["g00", "ddp-2"].reason
     )
-    assert "gone" in told
+    assert "gone" in problem
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
 
 
@@ -269,8 +269,8 @@ def test_unverified_parallel_plans_are_used_only_if_the_user_named_them(
         if is_named
         else None
     )
-    asked = request(1, 3).model_copy(update={"techniques": named})
-    simulation = Simulation(scenario, asked, plan(1, 1, rows=200, parallel_plans=(SINGLE, DDP)))
+    fit_request = request(1, 3).model_copy(update={"techniques": named})
+    simulation = Simulation(scenario, fit_request, plan(1, 1, rows=200, parallel_plans=(SINGLE, DDP)))
     simulation.run()
     core = Core(simulation.core.record)
     for event in simulation.log:

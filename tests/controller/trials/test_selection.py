@@ -32,8 +32,8 @@ def parallel_plan(
 ) -> KnownParallelPlan:
     """A parallel plan as an inspection reports it."""
     identity = technique if size == 1 else f"{technique}-{size}"
-    made = ParallelPlan(technique=technique, size=size)
-    return KnownParallelPlan(id=identity, parallel_plan=made, reason=reason, device_bytes=device_bytes)
+    plan = ParallelPlan(technique=technique, size=size)
+    return KnownParallelPlan(id=identity, parallel_plan=plan, reason=reason, device_bytes=device_bytes)
 
 
 PARALLEL_PLANS = (
@@ -68,7 +68,7 @@ def situation(
     )
 
 
-def wanted(given: Situation) -> list[tuple[str, str]]:
+def selected_trials(given: Situation) -> list[tuple[str, str]]:
     """Return the selected trials in order."""
     return [(trial.key.group, trial.key.parallel_plan) for trial in trials(given)]
 
@@ -80,29 +80,29 @@ def test_twice_as_many_equal_models_as_devices_need_no_trial(models: int, device
     given = situation([models], devices=devices)
     if is_many:
         assert not is_there_a_choice(devices, given.remaining_batches, {}, {})
-        assert wanted(given) == []
+        assert selected_trials(given) == []
     if models < sum(devices) and max(devices) > 1:
         assert is_there_a_choice(devices, given.remaining_batches, {}, {})
-        assert wanted(given)
+        assert selected_trials(given)
 
 
 def test_trials_double_the_number_of_devices_while_it_pays() -> None:
     """First two devices, then four after a speed-up. Without one, eight remain possible, but four are tried first."""
     alone = situation([1])
-    assert wanted(alone) == [("g00", "ddp-2")]
+    assert selected_trials(alone) == [("g00", "ddp-2")]
     good = {("g00", "ddp-2"): TrialOutcome(batch_s=0.55, is_verified=True)}
-    assert wanted(situation([1], outcomes=good)) == [("g00", "ddp-4")]
+    assert selected_trials(situation([1], outcomes=good)) == [("g00", "ddp-4")]
     done = good | {("g00", "ddp-4"): TrialOutcome(batch_s=0.3, is_verified=True)}
     last = done | {("g00", "ddp-8"): TrialOutcome(batch_s=0.2, is_verified=True)}
-    assert wanted(situation([1], outcomes=done)) == [("g00", "ddp-8")]
-    assert wanted(situation([1], outcomes=last)) == []
+    assert selected_trials(situation([1], outcomes=done)) == [("g00", "ddp-8")]
+    assert selected_trials(situation([1], outcomes=last)) == []
 
 
 def test_a_plan_with_a_wrong_gradient_is_not_tried_on_more_devices() -> None:
     """The same applies to inapplicable plans; a crash may be specific to two devices."""
     for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
         struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
-        assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
+        assert selected_trials(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
 
 
 def test_sub_epochs_not_trials_find_out_whether_a_parallel_plan_fits() -> None:
@@ -110,18 +110,18 @@ def test_sub_epochs_not_trials_find_out_whether_a_parallel_plan_fits() -> None:
     for faster plans."""
     parallel_plans = (*PARALLEL_PLANS[:2], parallel_plan("offload", 1), *PARALLEL_PLANS[2:])
     given = replace(situation([1], parallel_plans=parallel_plans), struck={("g00", "single")})
-    assert wanted(given) == []
+    assert selected_trials(given) == []
     found = replace(given, fits={("g00", "checkpointing")}, batch_s={"m00000": 1.0})
-    assert wanted(found) == [("g00", "ddp-2")]
-    assert wanted(replace(found, devices={0: (1,)})) == []
+    assert selected_trials(found) == [("g00", "ddp-2")]
+    assert selected_trials(replace(found, devices={0: (1,)})) == []
 
 
 def test_only_named_or_automatic_techniques_have_trials() -> None:
     """`wanted` names techniques."""
     float8 = parallel_plan("fsdp", 2).model_copy(update={"is_automatic": False})
     given = situation([1], parallel_plans=(parallel_plan("single", 1), float8, parallel_plan("ddp", 2)))
-    assert wanted(given) == [("g00", "ddp-2")]
-    assert wanted(replace(given, wanted={"single", "fsdp"})) == [("g00", "fsdp-2")]
+    assert selected_trials(given) == [("g00", "ddp-2")]
+    assert selected_trials(replace(given, wanted={"single", "fsdp"})) == [("g00", "fsdp-2")]
 
 
 # --- No valid plan is dropped ---
@@ -147,7 +147,7 @@ class TrueModel:
 
     def parallel_plans(self) -> tuple[KnownParallelPlan, ...]:
         """Return plans whose bounds omit the optimizer's state and more."""
-        made = []
+        plans = []
         for technique, size in (
             ("single", 1),
             ("checkpointing", 1),
@@ -159,8 +159,8 @@ class TrueModel:
                 "per_optimizer_byte": 1 / shard,
                 "per_activation_byte": 0.0 if technique == "checkpointing" else 1 / size,
             }
-            made.append(known.model_copy(update=growth))
-        return tuple(made)
+            plans.append(known.model_copy(update=growth))
+        return tuple(plans)
 
 
 @given(
@@ -224,7 +224,7 @@ def test_with_little_training_left_there_is_no_trial(
     """Fewer batches than a trial uses, or less time than process start-up."""
     given = situation([1], batches=batches)
     given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
-    assert bool(wanted(given)) is is_tried
+    assert bool(selected_trials(given)) is is_tried
     assert is_there_a_choice([8], given.remaining_batches, {}, given.batch_s) is is_tried
 
 

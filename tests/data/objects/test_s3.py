@@ -41,11 +41,11 @@ class _BreakingBody:
                 raise ResponseStreamingError(error="connection reset")
 
 
-def _breaking(store: Any, breaks: list[int], asked: list[str]) -> None:
+def _breaking(store: Any, breaks: list[int], requests: list[str]) -> None:
     get = store._client.get_object
 
     def get_object(**options: Any) -> Any:
-        asked.append(options.get("Range", ""))
+        requests.append(options.get("Range", ""))
         answer = get(**options)
         return {**answer, "Body": _BreakingBody(answer["Body"], breaks)}
 
@@ -71,20 +71,20 @@ def test_errors_contain_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interrupted_transfer_resumes() -> None:
     """The client requests only the missing bytes, and the content is complete."""
     store = open_store(f"s3://{BUCKET}/folder")
-    asked: list[str] = []
-    _breaking(store, [1, 2], asked)
+    requests: list[str] = []
+    _breaking(store, [1, 2], requests)
     assert store.read("object") == CONTENT
-    assert asked == ["", f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
+    assert requests == ["", f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
 
 
 def test_a_repeatedly_interrupted_transfer_fails() -> None:
     """Retries are bounded; the error is retryable and names the object."""
     store = open_store(f"s3://{BUCKET}/folder")
-    asked: list[str] = []
-    _breaking(store, list(range(99)), asked)
+    requests: list[str] = []
+    _breaking(store, list(range(99)), requests)
     with pytest.raises(ObjectStoreError, match=r"folder/object.*try again later"):
         store.read("object")
-    assert len(asked) == 5
+    assert len(requests) == 5
 
 
 def test_an_unreachable_store_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:

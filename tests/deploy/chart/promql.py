@@ -60,10 +60,10 @@ class _Parser:
             self._tokens.append((kind, found[kind]))
             end = found.end()
 
-    def _next(self, *wanted: str) -> str:
+    def _next(self, *expected: str) -> str:
         kind, value = self._tokens[self._position] if self._position < len(self._tokens) else ("end", "")
-        if wanted and kind not in wanted and value not in wanted:
-            raise ValueError(f"{value or 'the end'!r} instead of {' or '.join(wanted)} in {self._text!r}")
+        if expected and kind not in expected and value not in expected:
+            raise ValueError(f"{value or 'the end'!r} instead of {' or '.join(expected)} in {self._text!r}")
         self._position += 1
         return value
 

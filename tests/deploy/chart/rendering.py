@@ -150,18 +150,18 @@ def refusals_of_checks(sets: Sets) -> dict[str, str]:
     The check normally ends Helm at the first invalid set. Here it writes its error into an object instead.
     """
 
-    def tell(chart: Path) -> None:
+    def report_refusal(chart: Path) -> None:
         check = chart / "templates" / "checks.yaml"
         for other in set(chart.rglob("templates/**/*.yaml")) - {check}:
             other.unlink()
-        told, times = re.subn(
+        check_text, times = re.subn(
             r"\bfail (\(.*\)) }}", r'dict "kind" "Refusal" "said" \1 | toJson }}', check.read_text()
         )
         assert times == 1
-        check.write_text(told)
+        check.write_text(check_text)
 
     found = {}
-    for name, text in zip(sets, _printed(list(sets.values()), tell), strict=True):
+    for name, text in zip(sets, _printed(list(sets.values()), report_refusal), strict=True):
         documents = yaml.load_all(text, Loader=yaml.CSafeLoader)
         found[name] = "".join(one["said"] for one in documents if one and one["kind"] == "Refusal")
     return found
@@ -175,22 +175,29 @@ def _printed(
         chart = whole / "charts" / "cerebro"
         shutil.copytree(CHART, chart)
         change(chart)
-        own = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        chart_file = yaml.safe_load((CHART / "Chart.yaml").read_text())
         parts = [
-            {"name": own["name"], "version": own["version"], "repository": "", "alias": f"s{number}"}
+            {
+                "name": chart_file["name"],
+                "version": chart_file["version"],
+                "repository": "",
+                "alias": f"s{number}",
+            }
             for number in range(len(sets))
         ]
         description = {"apiVersion": "v2", "name": "batch", "version": "0.0.0", "dependencies": parts}
         (whole / "Chart.yaml").write_text(json.dumps(description))
-        values = {f"s{number}": {"nameOverride": own["name"], **each} for number, each in enumerate(sets)}
+        values = {
+            f"s{number}": {"nameOverride": chart_file["name"], **each} for number, each in enumerate(sets)
+        }
         printed = template(whole, json.dumps(values))
     documents: list[list[str]] = [[] for _ in sets]
     for document in re.split(r"^---\n", printed, flags=re.MULTILINE)[1:]:
         origin = re.match(r"# Source: batch/charts/(s(\d+))/", document)
         assert origin is not None, document
         alias, number = origin[1], int(origin[2])
-        text = document.replace(f"batch/charts/{alias}/", f"{own['name']}/")
-        text = text.replace(f"helm.sh/chart: {alias}-", f"helm.sh/chart: {own['name']}-")
+        text = document.replace(f"batch/charts/{alias}/", f"{chart_file['name']}/")
+        text = text.replace(f"helm.sh/chart: {alias}-", f"helm.sh/chart: {chart_file['name']}-")
         documents[number].append(f"---\n{text.rstrip()}\n")
     return map("".join, documents)
 

@@ -69,7 +69,7 @@ def _read(modules: tuple[str, ...]) -> set[str]:
     return set(re.findall(r"CEREBRO_[A-Z][A-Z_]*", sources))
 
 
-def _told(name: str, values: str) -> Set[str]:
+def _documented(name: str, values: str) -> Set[str]:
     container = dict(render(values).containers())[name]
     return {entry["name"] for entry in container.get("env", ())}
 
@@ -78,24 +78,24 @@ def _told(name: str, values: str) -> Set[str]:
 def test_each_service_reads_every_variable_of_its_container(values: str) -> None:
     """The service would ignore a misspelt or outdated variable silently."""
     for name, _ in render(values).services():
-        ours = {variable for variable in _told(name, values) if variable.startswith("CEREBRO_")}
+        ours = {variable for variable in _documented(name, values) if variable.startswith("CEREBRO_")}
         assert ours <= _read(READERS[name]), name
-        for variable in _told(name, values) - ours:
+        for variable in _documented(name, values) - ours:
             assert name.split("/")[0] in FOREIGN[variable], (name, variable)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_every_variable_that_a_service_reads_can_be_set(name: str) -> None:
     """Each setting is in a set of values, or excluded with a reason."""
-    told = {
+    variables = {
         variable
         for values in VALUES
         if name in dict(render(values).containers())
-        for variable in _told(name, values)
+        for variable in _documented(name, values)
     }
-    told |= OF_TRAINING if name == "worker/etl" else set()
+    variables |= OF_TRAINING if name == "worker/etl" else set()
     assert {
-        variable for variable in _read(READERS[name]) - told if not variable.startswith(LEFT_OUT)
+        variable for variable in _read(READERS[name]) - variables if not variable.startswith(LEFT_OUT)
     } == set()
 
 
@@ -108,7 +108,7 @@ def _environment(container: Object) -> dict[str, str]:
         "spec.nodeName": "node-a",
         "status.podIP": "10.1.2.3",
     }
-    made: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for entry in container["env"]:
         source: dict[str, Any] = entry.get("valueFrom", {})
         if "secretKeyRef" in source:
@@ -120,9 +120,9 @@ def _environment(container: Object) -> dict[str, str]:
         elif "fieldRef" in source:
             value = stand_in[source["fieldRef"]["fieldPath"]]
         else:
-            value = re.sub(r"\$\((\w+)\)", lambda found: made[found[1]], entry["value"])
-        made[entry["name"]] = value
-    return made
+            value = re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], entry["value"])
+        variables[entry["name"]] = value
+    return variables
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -163,9 +163,9 @@ THREADS = {
 def test_workers_use_as_many_threads_as_requested_cores(values: str, threads: tuple[str, str]) -> None:
     """The node's core count would oversubscribe it if several workers share it."""
     rendered = render_each({each: {"worker": yaml.safe_load(each) or {}} for each in THREADS})[values]
-    told = dict(rendered.containers())
+    containers = dict(rendered.containers())
     for container, number in zip(("worker", "etl"), threads, strict=True):
-        environment = _environment(told[f"worker/{container}"])
+        environment = _environment(containers[f"worker/{container}"])
         assert (environment["CEREBRO_CORES"], environment["OMP_NUM_THREADS"]) == (number, number)
 
 
@@ -197,7 +197,7 @@ def test_the_page_reads_object_stores_only_if_enabled(values: str) -> None:
     is_told = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
     assert is_told is (values == "object-store")
     assert ("envFrom" in container) is is_told
-    assert any(name.startswith("AWS_") for name in _told("dispatcher/dispatcher", values)) is is_told
+    assert any(name.startswith("AWS_") for name in _documented("dispatcher/dispatcher", values)) is is_told
 
 
 def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
@@ -228,8 +228,8 @@ def test_each_service_has_its_own_token_in_users_mode() -> None:
         }
         for name, container in render("users").containers()
     }
-    own = {"controller-token", "worker-token", "dispatcher-token", "export-token"}
-    assert found["kvs-api/kvs-api"] == own | {"token", "redis-password"}
+    token_keys = {"controller-token", "worker-token", "dispatcher-token", "export-token"}
+    assert found["kvs-api/kvs-api"] == token_keys | {"token", "redis-password"}
     assert found["controller/controller"] == {"controller-token"}
     assert found["dispatcher/dispatcher"] == {"dispatcher-token"}
     assert found["worker/worker"] == found["worker/etl"] == {"worker-token"}

@@ -37,10 +37,10 @@ def test_pods_create_their_folders_themselves(values: str) -> None:
             continue
         (mount,) = before["folders"]["volumeMounts"]
         assert "subPath" not in mount
-        made = {
+        folders = {
             (mount["name"], folder) for folder in ("metrics", "logs") if _makes(before["folders"], folder)
         }
-        assert mounted <= made, name
+        assert mounted <= folders, name
         assert "runAsUser" not in before["folders"]["securityContext"], name
 
 

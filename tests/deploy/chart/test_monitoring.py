@@ -21,8 +21,8 @@ FROM_SCRAPING = {"namespace", "service", "pod", "container"}
 
 
 def _kinds(values: str) -> list[str]:
-    made = [one["kind"] for one in render(values).objects if one["apiVersion"] == OPERATOR]
-    return sorted(made + [one["kind"] for one in render(values).of("ConfigMap")])
+    kinds = [one["kind"] for one in render(values).objects if one["apiVersion"] == OPERATOR]
+    return sorted(kinds + [one["kind"] for one in render(values).of("ConfigMap")])
 
 
 def _rules() -> list[Any]:
@@ -32,9 +32,9 @@ def _rules() -> list[Any]:
 
 
 def _dashboard() -> Any:
-    (made,) = render("monitoring").of("ConfigMap")
-    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
-    return json.loads(made["data"]["cerebro.json"])
+    (config_map,) = render("monitoring").of("ConfigMap")
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+    return json.loads(config_map["data"]["cerebro.json"])
 
 
 def _dashboard_queries() -> Iterator[str]:
@@ -104,16 +104,18 @@ def test_alerts_select_only_this_release(exposed: dict[str, set[str]]) -> None:
     for rule in _rules():
         query = parse(rule["expr"])
         for metric in query.metrics:
-            own = {(label, operator): value for m, label, operator, value in query.matchers if m == metric}
-            assert own["namespace", "="] == "lab"
-            assert all(re.fullmatch(own["service", "=~"], name) for name in services)
+            matchers = {
+                (label, operator): value for m, label, operator, value in query.matchers if m == metric
+            }
+            assert matchers["namespace", "="] == "lab"
+            assert all(re.fullmatch(matchers["service", "=~"], name) for name in services)
 
 
 def _scraped() -> list[Object]:
     (monitor,) = render("monitoring").of("ServiceMonitor")
-    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    labels = monitor["spec"]["selector"]["matchLabels"].items()
     assert monitor["spec"]["namespaceSelector"]["matchNames"] == ["lab"]
-    return [one for one in render("monitoring").of("Service") if wanted <= one["metadata"]["labels"].items()]
+    return [one for one in render("monitoring").of("Service") if labels <= one["metadata"]["labels"].items()]
 
 
 def test_prometheus_finds_each_port_that_serves_metrics() -> None:

@@ -56,8 +56,8 @@ def _ends(rendered: Rendered) -> dict[str, End]:
 
 def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
     assert selector.keys() <= {"matchLabels"}, "the model below knows matchLabels only"
-    wanted: Mapping[str, str] = selector.get("matchLabels", {})
-    return wanted.items() <= labels.items()
+    expected: Mapping[str, str] = selector.get("matchLabels", {})
+    return expected.items() <= labels.items()
 
 
 def _is_peer(peer: Object, end: End) -> bool:

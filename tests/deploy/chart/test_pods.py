@@ -286,11 +286,11 @@ def test_volumes_of_root_are_handed_over_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
+    ("values", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
 )
-def test_autoscalers_do_not_evict_workers(told: dict[str, Any], expected: str) -> None:
+def test_autoscalers_do_not_evict_workers(values: dict[str, Any], expected: str) -> None:
     """Eviction would interrupt sub-epochs to save a node; the user can allow it."""
-    pods = dict(render_with(told).pods())
+    pods = dict(render_with(values).pods())
     found = {name: pod["metadata"].get("annotations", {}).get(_EVICT) for name, pod in pods.items()}
     assert {name for name, value in found.items() if value is not None} == {"worker"}
     assert found["worker"] == expected
@@ -315,7 +315,7 @@ def test_the_cluster_may_assign_users_and_groups() -> None:
 def test_every_listener_accepts_both_address_families(values: str) -> None:
     """An IPv6-only cluster has no IPv4 addresses, so no server listens only on 0.0.0.0."""
     for name, container in render(values).containers():
-        told = str([container.get(each) for each in ("command", "args", "env")])
-        assert not re.search(r"(?<!\d)0\.0\.0\.0", told), name
+        text = str([container.get(each) for each in ("command", "args", "env")])
+        assert not re.search(r"(?<!\d)0\.0\.0\.0", text), name
         binds = [each["value"] for each in container.get("env", ()) if each["name"].endswith("_BIND")]
         assert all(each.startswith("[::]:") for each in binds), name

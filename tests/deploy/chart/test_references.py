@@ -47,13 +47,13 @@ def _matches(selector: Object, labels: Object) -> bool:
 def test_every_secret_key_is_there(values: str) -> None:
     """The chart's Secret has the keys, or values.yaml requires them in the user's Secret."""
     rendered = render(values)
-    own = OF_SERVICES if values in ("users", "export") else set()
+    own_keys = OF_SERVICES if values in ("users", "export") else set()
     for made in rendered.of("Secret"):
-        assert set(made["data"]) == SECRET_KEYS[made["metadata"]["name"]] | own
+        assert set(made["data"]) == SECRET_KEYS[made["metadata"]["name"]] | own_keys
         assert len(set(made["data"].values())) == len(made["data"])
     for name, pod in rendered.pods():
         for reference in _find(pod, "secretKeyRef"):
-            assert reference["key"] in SECRET_KEYS[reference["name"]] | own, name
+            assert reference["key"] in SECRET_KEYS[reference["name"]] | own_keys, name
             is_ours = reference["name"] == "cerebro-auth"
             assert rendered.has("Secret", reference["name"]) == is_ours, name
         for reference in _find(pod, "secretRef"):
@@ -70,9 +70,9 @@ def test_every_claim_account_and_priority_class_is_there(values: str) -> None:
         for claim in claims - THEIRS.get(("PersistentVolumeClaim", values), set()):
             assert rendered.has("PersistentVolumeClaim", claim), (name, claim)
         assert rendered.has("ServiceAccount", pod["spec"]["serviceAccountName"]), name
-        wanted = pod["spec"].get("priorityClassName")
-        if wanted and wanted not in THEIRS.get(("PriorityClass", values), set()):
-            assert rendered.has("PriorityClass", wanted), name
+        priority_class = pod["spec"].get("priorityClassName")
+        if priority_class and priority_class not in THEIRS.get(("PriorityClass", values), set()):
+            assert rendered.has("PriorityClass", priority_class), name
 
 
 @pytest.mark.parametrize("values", VALUES)

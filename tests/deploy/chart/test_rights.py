@@ -57,8 +57,8 @@ def test_object_store_credentials_reach_services_that_read_objects() -> None:
         component(one) for one in rendered.of("ServiceAccount") if one["metadata"].get("annotations")
     }
     assert annotated == readers
-    told = {name.split("/")[0] for name, container in rendered.containers() if "envFrom" in container}
-    assert told == readers
+    services = {name.split("/")[0] for name, container in rendered.containers() if "envFrom" in container}
+    assert services == readers
     by_key: dict[str, set[str]] = {}
     for name, container in rendered.containers():
         for entry in container.get("env", ()):
@@ -74,7 +74,7 @@ COMMON = {"existingSecret": "common", "serviceAccountAnnotations": {"role": "com
 
 
 @pytest.mark.parametrize(
-    ("common", "own", "secret", "role"),
+    ("common", "page_secret", "secret", "role"),
     [
         (COMMON, {}, "common", "common"),
         (COMMON, OWN, "reading", None),
@@ -83,10 +83,12 @@ COMMON = {"existingSecret": "common", "serviceAccountAnnotations": {"role": "com
     ],
 )
 def test_the_page_gets_its_own_or_the_common_credentials(
-    common: Object, own: Object, secret: str | None, role: str | None
+    common: Object, page_secret: Object, secret: str | None, role: str | None
 ) -> None:
     """The page's credentials replace the common ones, since they should grant less."""
-    rendered = render_with({"objectStore": common, "dispatcher": {"objectStore": own | {"enabled": True}}})
+    rendered = render_with(
+        {"objectStore": common, "dispatcher": {"objectStore": page_secret | {"enabled": True}}}
+    )
     account = rendered.get("ServiceAccount", "dispatcher")["metadata"].get("annotations", {})
     (container,) = rendered.pod("dispatcher")["spec"]["containers"]
     assert account.get("role") == role

@@ -26,11 +26,13 @@ def test_every_object_passes_the_strict_schema_of_kubernetes(
     """No unknown field and no wrong type in the whole matrix, for three minor versions."""
     # The library would read its files, several MB, again for every object.
     monkeypatch.setattr(library, "schema_contents", functools.cache(library.schema_contents))
-    seen: dict[str, Object] = {}
+    objects: dict[str, Object] = {}
     for name in VALUES:
-        seen |= {json.dumps(one, sort_keys=True): one for one in render(name).objects}
+        objects |= {json.dumps(one, sort_keys=True): one for one in render(name).objects}
     # Objects of the Prometheus operator are tested in test_monitoring.
-    for one in (one for one in seen.values() if not one["apiVersion"].startswith("monitoring.coreos.com/")):
+    for one in (
+        one for one in objects.values() if not one["apiVersion"].startswith("monitoring.coreos.com/")
+    ):
         kubernetes_validate.validate(one, version, strict=True)
 
 

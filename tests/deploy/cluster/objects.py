@@ -131,9 +131,9 @@ class Objects:
             RefusedError: an immutable field differs, or another manager has set the replicas.
         """
         if key not in self._stored:
-            made = self.create(key, content)
+            created = self.create(key, content)
             self._stored[key].applied[manager] = copy.deepcopy(content)
-            return made
+            return created
         stored = self._stored[key]
         named = content.get("spec", {}).get("replicas")
         is_other = stored.scaled_by and named is not None and stored.content["spec"]["replicas"] != named

@@ -101,8 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> Json:
         address = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
-        if (told := _discovery(address.path)) is not None:
-            return told
+        if (discovery := _discovery(address.path)) is not None:
+            return discovery
         group, kind, key = _place(address.path)
         body = self._body()
         if self.command == "GET" and not key[2]:
@@ -128,11 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
         return yaml.load(content, Loader=yaml.CSafeLoader) or {}
 
     def _list(self, group: str, kind: str, key: Key, selector: str) -> Json:
-        wanted = dict(part.split("=", 1) for part in selector.split(",") if "=" in part)
+        labels = dict(part.split("=", 1) for part in selector.split(",") if "=" in part)
         found = [
             one
             for one in self.objects.all(*key[:2])
-            if wanted.items() <= one["metadata"].get("labels", {}).items()
+            if labels.items() <= one["metadata"].get("labels", {}).items()
         ]
         return {
             "apiVersion": group,

@@ -22,7 +22,7 @@ def proxied(header: str = "X-Forwarded-User") -> Bench:
     return bench
 
 
-def ask(
+def send_request(
     bench: Bench, address: str, user: str = "ada@example.org", path: str = "/experiments"
 ) -> TestResponse:
     headers = {"Accept": "text/html", "X-Forwarded-User": user}
@@ -32,20 +32,20 @@ def ask(
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
 def test_a_trusted_proxy_signs_people_in(address: str) -> None:
-    assert ask(proxied(), address).status_code == 200
+    assert send_request(proxied(), address).status_code == 200
 
 
 @pytest.mark.parametrize("address", ["10.2.0.1", "127.0.0.1", "::1", "192.168.0.1", ""])
 def test_identity_headers_of_other_addresses_are_ignored(address: str) -> None:
     """Otherwise every client could claim any identity."""
-    assert ask(proxied(), address).status_code == 303
+    assert send_request(proxied(), address).status_code == 303
 
 
 def test_an_unconfigured_identity_header_is_ignored(bench: Bench) -> None:
     """A header with another name is ignored, too."""
-    assert ask(bench, "10.1.2.3").status_code == 303
-    assert ask(proxied("X-Remote-User"), "10.1.2.3").status_code == 303
-    assert ask(proxied(), "10.1.2.3", user=" ").status_code == 303
+    assert send_request(bench, "10.1.2.3").status_code == 303
+    assert send_request(proxied("X-Remote-User"), "10.1.2.3").status_code == 303
+    assert send_request(proxied(), "10.1.2.3", user=" ").status_code == 303
 
 
 def test_proxied_browser_still_needs_form_tokens() -> None:
@@ -82,7 +82,7 @@ def test_an_authorization_header_of_the_proxy_is_no_wrong_token(header: str) -> 
 
 def test_the_api_ignores_identity_headers() -> None:
     """The store's API accepts only tokens."""
-    assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
+    assert send_request(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
 
 
 @pytest.mark.parametrize("name", ["controller", "Admin", "autoscaler", "c0ntroller"])

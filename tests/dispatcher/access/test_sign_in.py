@@ -19,9 +19,9 @@ def bench() -> Bench:
 
 def test_sign_in_redirects_to_the_requested_page(bench: Bench) -> None:
     browser = bench.browser()
-    wanted = browser.get("/experiments/digits").headers["Location"]
-    assert 'value="/experiments/digits"' in browser.get(wanted).text
-    answer = browser.post("/sign-in", {"token": f" {TOKEN}\n", "next": "/experiments/digits"}, form=wanted)
+    expected = browser.get("/experiments/digits").headers["Location"]
+    assert 'value="/experiments/digits"' in browser.get(expected).text
+    answer = browser.post("/sign-in", {"token": f" {TOKEN}\n", "next": "/experiments/digits"}, form=expected)
     assert answer.status_code == 303
     assert answer.headers["Location"] == "/experiments/digits"
     assert browser.get("/experiments/digits").status_code == 200

@@ -67,6 +67,6 @@ class Served:
 
 @pytest.fixture
 def served(service: Service, tmp_path: Path) -> Iterator[Served]:
-    made = Served(service.address, tmp_path / "volumes")
-    yield made
-    made.close()
+    served = Served(service.address, tmp_path / "volumes")
+    yield served
+    served.close()

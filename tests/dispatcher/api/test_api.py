@@ -38,7 +38,7 @@ def get(bench: Bench, path: str, **headers: str) -> TestResponse:
     return bench.app.test_client().get(f"/api/views{path}", headers=BEARER | headers)
 
 
-def told(bench: Bench, path: str) -> Any:
+def answer_json(bench: Bench, path: str) -> Any:
     answer = get(bench, path)
     assert answer.status_code == 200, answer.text
     return answer.get_json()
@@ -103,7 +103,7 @@ def test_an_invalid_value_is_refused(bench: Bench, path: str) -> None:
 def test_before_the_first_fit_figures_state_the_reason(bench: Bench) -> None:
     bench.store.add(Story("fresh"))
     assert "no planned fit run" in refused(bench, "/experiments/fresh/models", 404)
-    figure = told(bench, "/experiments/fresh/figures/curves")
+    figure = answer_json(bench, "/experiments/fresh/figures/curves")
     assert figure["data"] == []
     assert "run_fit" in figure["layout"]["meta"]["empty"]
 
@@ -111,14 +111,14 @@ def test_before_the_first_fit_figures_state_the_reason(bench: Bench) -> None:
 def test_rungs_list_the_fate_of_each_model(bench: Bench) -> None:
     """The answer has the same models as the tab of a search, up to the requested limit."""
     bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
-    view = told(bench, "/experiments/asha/search")
+    view = answer_json(bench, "/experiments/asha/search")
     assert (view["method"], view["metric"]) == ("ASHA (stopping), models sampled at random", "loss")
     highest, *_, lowest = view["rungs"]
     assert highest["epochs"] > lowest["epochs"] == 1
     assert lowest["total"] == len(lowest["rows"]) == 12
     assert {row["fate"] for row in lowest["rows"]} == {"goes on", "stopped"}
     assert all((row["to"] > 1) == (row["fate"] == "goes on") for row in lowest["rows"])
-    few = told(bench, "/experiments/asha/search?size=2")["rungs"][-1]
+    few = answer_json(bench, "/experiments/asha/search?size=2")["rungs"][-1]
     assert (few["rows"], few["total"]) == (lowest["rows"][:2], 12)
 
 
@@ -139,15 +139,17 @@ def test_an_unchanged_answer_is_304(bench: Bench) -> None:
 
 
 def test_the_last_good_answer_is_returned_while_the_store_is_unavailable(bench: Bench) -> None:
-    before = told(bench, "/experiments/digits/models")
+    before = answer_json(bench, "/experiments/digits/models")
     bench.store.is_away = True
     bench.monotonic.now += 10
-    assert told(bench, "/experiments/digits/models") == before
+    assert answer_json(bench, "/experiments/digits/models") == before
     refused(bench, "/experiments/other/models", 503)
 
 
 def test_filtering_sorting_and_counts_agree(bench: Bench) -> None:
-    view = told(bench, "/experiments/digits/models?filter=learning_rate+%3E%3D+0.0125&sort=-best&size=2")
+    view = answer_json(
+        bench, "/experiments/digits/models?filter=learning_rate+%3E%3D+0.0125&sort=-best&size=2"
+    )
     assert view["matching"] == 4
     assert view["total"] == 8
     assert sum(number for _, number in view["counts"]) == 4
@@ -177,14 +179,14 @@ def test_curves_include_live_points_and_are_downsampled(bench: Bench) -> None:
         LivePoint(seq=n, time=NOW + n, task=task, attempt=1, rows=n, values={"loss": value})
         for n, value in enumerate(values, start=1)
     ]
-    view = told(bench, "/experiments/digits/curves?metric=loss&axis=row&models=m04&top=0&points=30")
+    view = answer_json(bench, "/experiments/digits/curves?metric=loss&axis=row&models=m04&top=0&points=30")
     (curve,) = view["curves"]
     assert view["split"] == "live"
     assert curve["model"] == "m04"
     assert len(curve["x"]) <= 30
     assert max(curve["y"]) == 9.0
     assert curve["x"][-1] == 500.0
-    near = told(
+    near = answer_json(
         bench, "/experiments/digits/curves?metric=loss&axis=row&models=m04&top=0&points=30&start=245&stop=255"
     )
     assert [round(x) for x in near["curves"][0]["x"]] == list(range(245, 256))
@@ -195,10 +197,10 @@ def test_failed_rows_are_returned_with_id_and_cause(bench: Bench) -> None:
     path.parent.mkdir(parents=True)
     row = {"id": 17, "error": "ValueError: no label", "traceback": "Traceback"}
     path.write_text(json.dumps({"total": 3, "rows": [row]}))
-    view = told(bench, "/experiments/digits/failed-rows?split=train&partition=1")
+    view = answer_json(bench, "/experiments/digits/failed-rows?split=train&partition=1")
     assert view["rows"] == [row]
     assert view["total"] == 3
-    assert told(bench, "/experiments/digits/failed-rows?split=train&partition=0")["rows"] == []
+    assert answer_json(bench, "/experiments/digits/failed-rows?split=train&partition=0")["rows"] == []
 
 
 @pytest.mark.parametrize(
@@ -249,8 +251,8 @@ def test_the_document_describes_every_route_of_the_read_api_and_of_the_gateway(b
 
 def _references(value: Any) -> list[str]:
     if isinstance(value, dict):
-        own = [value["$ref"].rpartition("/")[2]] if isinstance(value.get("$ref"), str) else []
-        return own + [name for each in value.values() for name in _references(each)]
+        references = [value["$ref"].rpartition("/")[2]] if isinstance(value.get("$ref"), str) else []
+        return references + [name for each in value.values() for name in _references(each)]
     if isinstance(value, list):
         return [name for each in value for name in _references(each)]
     return []

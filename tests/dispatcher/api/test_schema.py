@@ -10,7 +10,7 @@ from tests.dispatcher.api.gateways import Served, served
 from tests.dispatcher.stories import running_story
 from tests.kvs_api.asking import undocumented
 from tests.kvs_api.real import TOKEN, Service
-from tests.kvs_api.telling import tell
+from tests.kvs_api.telling import replay
 
 __all__ = ["served"]
 
@@ -20,7 +20,7 @@ def test_every_answer_is_documented(service: Service, served: Served) -> None:
     """No 5xx and no undocumented status, media type or body, for a fit in progress."""
     story, kvs = running_story(), service.client()
     kvs.create_experiment(story.record)
-    tell(kvs, "digits", story.events)
+    replay(kvs, "digits", story.events)
     kvs.close()
     document = json.loads(served.ask("GET", "/openapi.json").data)
     known = {"name": "digits", "model": "m00", "sha256": "0" * 64}

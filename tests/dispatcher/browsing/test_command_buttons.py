@@ -22,8 +22,8 @@ def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) ->
     page.wait_for_selector(".model-heading >> text=stopped")
     page.click("text=Resume model")
     page.wait_for_selector(".model-heading >> text=queued")
-    told = [type(event).__name__ for event in bench.store.logs["digits"][-2:]]
-    assert told == ["ModelStopRequested", "ModelResumed"]
+    messages = [type(event).__name__ for event in bench.store.logs["digits"][-2:]]
+    assert messages == ["ModelStopRequested", "ModelResumed"]
 
 
 def test_a_refused_command_shows_the_reason(page: Page, address: str) -> None:

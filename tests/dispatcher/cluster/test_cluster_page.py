@@ -64,7 +64,7 @@ def gpu(share: float | None) -> GpuUsage:
     return GpuUsage(name="H200", used_share=share, memory_bytes=GIB, memory_total_bytes=4 * GIB)
 
 
-def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
+def cluster_data(*statuses: WorkerStatus, **changes: object) -> ClusterData:
     values: dict[str, object] = {"statuses": statuses, "summaries": {}, "usage": {}}
     return ClusterData(**(values | changes))  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ def test_workers_are_sorted_by_number_and_show_their_usage() -> None:
     full = usage(
         cores_used=1.0, memory_bytes=9, memory_limit_bytes=10, shards_used_bytes=1, shards_total_bytes=2
     )
-    view = cluster(told(worker("worker-10"), worker("worker-2", usage=full)), now=NOW)
+    view = cluster(cluster_data(worker("worker-10"), worker("worker-2", usage=full)), now=NOW)
     assert [card.name for card in view.workers] == ["worker-2", "worker-10"]
     card = view.workers[0].usage
     assert (card.processor.share, card.memory.share, card.disk.share) == (0.25, 0.9, 0.5)
@@ -103,11 +103,14 @@ def test_a_lost_worker_stays_with_the_cause_of_its_loss() -> None:
     """The page names the cause that the worker or the log reported, and clears the usage."""
     story = running_story()
     story.lose("worker-1")
-    seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    cluster_summary = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
     lost = worker(
         "worker-1", silent_s=99.0, usage=usage(cores_used=2.0), running="digits/fit-1/train/m04/e1/p1"
     )
-    view = cluster(told(lost, worker("worker-0", leaving="spot notice"), summaries={"digits": seen}), now=NOW)
+    view = cluster(
+        cluster_data(lost, worker("worker-0", leaving="spot notice"), summaries={"digits": cluster_summary}),
+        now=NOW,
+    )
     first, second = view.workers
     assert (first.state, first.note) == ("stopping", "spot notice")
     assert (second.state, second.note, second.work.tasks) == ("lost", "silent for 15 s", ())
@@ -150,7 +153,7 @@ def test_the_queue_shows_wait_reasons() -> None:
     story.tell(RunRequested(run="test-1", request=best, author="bob"))
     story.lose("worker-0")
     story.lose("worker-1")
-    seen = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
+    cluster_summary = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
     runs = (
         api.QueueEntry(experiment="digits", run="fit-1"),
         api.QueueEntry(experiment="digits", run="test-1"),
@@ -159,9 +162,9 @@ def test_the_queue_shows_wait_reasons() -> None:
     )
     queue = api.QueueAnswer(runs=runs, open_runs=3)
     full = queue.model_copy(update={"open_runs": 1})
-    rows = cluster(told(summaries={"digits": seen}, queue=full), now=NOW).queue
+    rows = cluster(cluster_data(summaries={"digits": cluster_summary}, queue=full), now=NOW).queue
     assert (rows[1].queue_position.place, rows[1].reason) == (1, UNKNOWN)
-    rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
+    rows = cluster(cluster_data(summaries={"digits": cluster_summary}, queue=queue), now=NOW).queue
     first = rows[0].run_summary
     assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
     assert (rows[1].run_summary.state, rows[1].run_summary.author, rows[1].reason) == (
@@ -314,10 +317,10 @@ def test_health_and_incidents_are_shown() -> None:
     assert "not checked" in rows[0]
     assert "quarantined: 2 sub-epochs failed: &lt;ECC&gt;" in rows[1]
     assert "1 quarantined" in text_of(page)
-    told = page.split('data-key="incidents"')[1]
-    assert told.index("quarantined") < told.index("check failed")
-    assert CHECK_PASSED not in told
-    assert "ada" in told
+    section = page.split('data-key="incidents"')[1]
+    assert section.index("quarantined") < section.index("check failed")
+    assert CHECK_PASSED not in section
+    assert "ada" in section
 
 
 def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
@@ -329,7 +332,7 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
     story.tell(joined(2))
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
     health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="slow"),))
-    found = cluster(told(summaries={"one": known, "two": known}, health=health), now=story.time)
+    found = cluster(cluster_data(summaries={"one": known, "two": known}, health=health), now=story.time)
     assert [(each.worker, each.what) for each in found.incidents] == [
         ("worker-0", "slow"),
         ("worker-1", "is back"),
@@ -380,6 +383,6 @@ def test_busy_devices_equal_those_of_the_queue() -> None:
     story.start(sub_epoch(1, 1, "m01"), 1)
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
     statuses = (worker("worker-0"), worker("worker-1"))
-    found = cluster(told(statuses=statuses, summaries={"one": known}), now=story.time)
+    found = cluster(cluster_data(statuses=statuses, summaries={"one": known}), now=story.time)
     assert (found.totals.devices_used, found.totals.devices) == (2, 2)
     assert len(known.held["fit-1"]) == 2

@@ -33,7 +33,7 @@ def finished_story() -> Story:
     return story
 
 
-def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
+def sent_commands(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
     return [(event.type, getattr(event, "by", "")) for event in bench.store.logs["digits"][-number:]]
 
 
@@ -54,7 +54,7 @@ def test_a_command_becomes_an_event_with_its_author(
     """The browser returns to its page."""
     answer = browser.post(ACTIONS, fields | {"next": "/experiments/digits?page=2"}, form=FORM)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/experiments/digits?page=2")
-    assert told(bench) == [(event, "Ada L.")]
+    assert sent_commands(bench) == [(event, "Ada L.")]
 
 
 def test_one_impossible_model_blocks_the_whole_command(bench: Bench, browser: Browser) -> None:
@@ -117,10 +117,10 @@ def test_deletion_requires_the_typed_name(bench: Bench, browser: Browser) -> Non
     )
     assert wrong.status_code == 409
     assert "nothing was deleted" in wrong.text
-    assert told(bench) == [("RunFinished", "")]
+    assert sent_commands(bench) == [("RunFinished", "")]
     right = browser.post(
         ACTIONS, {"action": "delete", "confirm": "digits"}, form="/experiments/digits/delete"
     )
     assert (right.status_code, right.headers["Location"]) == (303, "/experiments")
-    assert told(bench) == [("DeletionRequested", "Ada L.")]
+    assert sent_commands(bench) == [("DeletionRequested", "Ada L.")]
     assert 'name="confirm"' not in browser.get("/experiments/digits/delete").text

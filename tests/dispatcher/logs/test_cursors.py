@@ -28,19 +28,19 @@ def test_a_cursor_follows_open_runs() -> None:
 def test_a_follower_reads_in_parts() -> None:
     """The longest-waiting log is read first; ended logs are read completely."""
     state, query = running_story().state, LogQuery()
-    cursor, seen = Cursor(offsets={}), []
+    cursor, observed = Cursor(offsets={}), []
     for _ in range(20):
         pending = unread(state, query, cursor)
         read = pending[:2]
-        seen += [(each.key, offset) for each, offset in read]
+        observed += [(each.key, offset) for each, offset in read]
         # The first answer contains half of each log.
         ends = {each.key: (10, True) if offset else (5, False) for each, offset in read}
         cursor = Cursor.parse(str(cursor.advanced(pending, ends))) or cursor
     chosen = [each.key for each in sources(state, query)]
     ended = chosen[:-2]
-    assert [key for key, offset in seen if offset == 0] == chosen
-    assert [seen.count((key, 5)) for key in ended] == [1] * len(ended)
-    assert not any((key, 10) in seen for key in ended)
+    assert [key for key, offset in observed if offset == 0] == chosen
+    assert [observed.count((key, 5)) for key in ended] == [1] * len(ended)
+    assert not any((key, 10) in observed for key in ended)
     assert set(cursor.offsets) == set(chosen[-2:])
 
 

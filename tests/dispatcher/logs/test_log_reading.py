@@ -45,14 +45,14 @@ def test_log_of_one_endless_line(volumes: Volumes) -> None:
 def test_following_returns_each_line_once(volumes: Volumes) -> None:
     """Independent of how the output was split into writes. An incomplete line is sent again once complete."""
     path = write(volumes, M05, b"")
-    reader, offset, seen = LogReader(volumes), 0, []
+    reader, offset, observed = LogReader(volumes), 0, []
     for piece in (b"a\nb", b"c\n", b"", b"d", b"e\nf\n"):
         with path.open("ab") as file:
             file.write(piece)
         chunk = reader.since("digits", source(), offset)
         offset = chunk.end
-        seen += [line.text for line in chunk.lines if not line.is_open]
-    assert seen == ["a", "bc", "de", "f"]
+        observed += [line.text for line in chunk.lines if not line.is_open]
+    assert observed == ["a", "bc", "de", "f"]
 
 
 def test_a_shortened_log_is_read_again(volumes: Volumes) -> None:
@@ -68,15 +68,15 @@ def test_a_shortened_log_is_read_again(volumes: Volumes) -> None:
 
 def test_a_long_backlog_is_returned_in_pieces(volumes: Volumes) -> None:
     write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))
-    reader, offset, seen = LogReader(volumes), 0, []
+    reader, offset, observed = LogReader(volumes), 0, []
     for _ in range(200):
         chunk = reader.since("digits", source(), offset)
         assert chunk.end - offset <= PIECE
-        seen += [line.text for line in chunk.lines]
+        observed += [line.text for line in chunk.lines]
         offset = chunk.end
         if chunk.is_end:
             break
-    assert seen == [f"{number:05}" for number in range(60_000)]
+    assert observed == [f"{number:05}" for number in range(60_000)]
 
 
 def test_a_line_is_returned_with_its_context(volumes: Volumes) -> None:

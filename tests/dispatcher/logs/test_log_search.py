@@ -75,5 +75,5 @@ def test_a_failed_search_is_not_reported_as_a_timeout(
         monkeypatch.setattr(
             "dispatcher.sandbox.bounded_processes.BoundedProcesses.run", lambda *_, said=said, **__: said
         )
-        told = reader.search("digits", [source()], LogQuery(q="x")).note
-        assert (note in told) if note else told == ""
+        search_note = reader.search("digits", [source()], LogQuery(q="x")).note
+        assert (note in search_note) if note else search_note == ""

@@ -43,16 +43,16 @@ def test_the_page_follows_logs(bench: Bench, volumes: Volumes) -> None:
     page = browser.get(LOGS).text
     cursor = page.split('data-cursor="')[1].split('"')[0].replace("&#34;", '"')
 
-    def ask(after: str) -> tuple[int, str, str]:
+    def poll(after: str) -> tuple[int, str, str]:
         answer = browser.client.get(
             f"{LOGS}/lines", query_string={"after": after}, base_url="http://127.0.0.1:7080"
         )
         return answer.status_code, answer.text, answer.headers.get("X-Cursor", "")
 
-    assert ask(cursor)[0] == 204
+    assert poll(cursor)[0] == 204
     with path.open("ab") as file:
         file.write(b"two\n")
-    status, html, cursor = ask(cursor)
+    status, html, cursor = poll(cursor)
     assert (status, "two" in html, "one" in html) == (200, True, False)
     story = Story("digits", began=0)
     story.events = bench.store.logs["digits"]
@@ -63,10 +63,10 @@ def test_the_page_follows_logs(bench: Bench, volumes: Volumes) -> None:
     story.run_task("fit-1/train/m06/e1/p0", "worker-0", None)
     bench.monotonic.now += 5
     write(volumes, "fit-1/train/m06/e1/p0", b"fresh\n")
-    status, html, cursor = ask(cursor)
+    status, html, cursor = poll(cursor)
     assert (status, "fresh" in html) == (200, True)
-    assert ask(cursor)[0] == 204
-    assert ask("nonsense")[0] == 400
+    assert poll(cursor)[0] == 204
+    assert poll("nonsense")[0] == 400
 
 
 @pytest.mark.parametrize(

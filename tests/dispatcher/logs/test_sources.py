@@ -40,28 +40,28 @@ def test_sources_are_started_attempts_in_order() -> None:
 )
 def test_waiting_sub_epochs_have_a_reason(task: str, reason: str) -> None:
     """A started sub-epoch needs no reason."""
-    told = waiting_reason(running_story().state, task)
-    assert (reason in told) if reason else told == ""
+    wait_reason = waiting_reason(running_story().state, task)
+    assert (reason in wait_reason) if reason else wait_reason == ""
 
 
 def test_only_shown_sources_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run has tens of thousands of attempts. A follower pays for new ones only, a list for one page."""
-    made: list[object] = []
+    created: list[object] = []
 
     def source(*given: object) -> Source:
-        made.append(given)
+        created.append(given)
         return make(*given)  # type: ignore[arg-type]
 
     make = views._source
     monkeypatch.setattr(views, "_source", source)
     state, query = running_story().state, LogQuery()
     chosen = sources(state, query)
-    assert (len(chosen), made) == (15, [])
-    assert len(list(chosen[-3:])) == len(made) == 3
-    made.clear()
+    assert (len(chosen), created) == (15, [])
+    assert len(list(chosen[-3:])) == len(created) == 3
+    created.clear()
     assert len(growing(state, query)) == 2
-    assert made == []
+    assert created == []
     cursor = Cursor.from_page(chosen, {})
-    made.clear()
+    created.clear()
     unread(state, query, cursor)
-    assert len(made) == 1
+    assert len(created) == 1

@@ -18,9 +18,9 @@ PAGE = "/experiments/digits/models/m05"
 
 @pytest.fixture
 def bench() -> Bench:
-    made = Bench()
-    made.store.add(running_story())
-    return made
+    bench = Bench()
+    bench.store.add(running_story())
+    return bench
 
 
 def test_the_button_leads_to_the_log(bench: Bench) -> None:

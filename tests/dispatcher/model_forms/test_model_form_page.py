@@ -80,9 +80,9 @@ def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser
     event = bench.store.logs["digits"][-1]
     assert isinstance(event, ModelChanged)
     assert (event.model, event.hyperparams, event.by) == ("m01", {"learning_rate": 0.001}, "Ada")
-    told = text_of(browser.get(location).text)
-    assert "learning_rate 0.05 0.001 the next sub-epoch" in told
-    assert "Ada changed model m01: learning_rate=0.001 (before: learning_rate=0.05)" in told
+    text = text_of(browser.get(location).text)
+    assert "learning_rate 0.05 0.001 the next sub-epoch" in text
+    assert "Ada changed model m01: learning_rate=0.001 (before: learning_rate=0.05)" in text
     assert "Ada changed model m01" in text_of(browser.get(f"{AT}/history").text).replace("Ada  ", "Ada ")
     assert "learning_rate is 0.001 since the next sub-epoch" in browser.get(f"{AT}/models").text
 
@@ -98,9 +98,9 @@ def test_a_warm_clone_continues_from_its_parent(bench: Bench, browser: Browser) 
     assert isinstance(event, ModelsAdded)
     (new,) = event.models
     assert (new.epochs, new.checkpoint and (new.checkpoint.model, new.checkpoint.at)) == (9, ("m00", "best"))
-    told = text_of(browser.get(location).text)
-    assert "Continues m00 from epoch 2" in told
-    assert "Ada added a model to fit-1, from m00" in told
+    text = text_of(browser.get(location).text)
+    assert "Continues m00 from epoch 2" in text
+    assert "Ada added a model to fit-1, from m00" in text
     assert "m00 at epoch 2" in text_of(browser.get(f"{AT}/models").text)
     assert re.search(r"added a model to fit-1, from m00 ?: ?m08", text_of(browser.get(f"{AT}/history").text))
 
@@ -146,9 +146,9 @@ def test_errors_are_next_to_their_fields_and_the_input_stays(
         browser, what, model, **typed, **{"hp.layers": "2"} if what == "change" else {}
     )
     assert status == 422
-    told = re.search(rf'id="{key}-mistake">([^<]*)<', page)
-    assert told
-    assert says in told[1]
+    match = re.search(rf'id="{key}-mistake">([^<]*)<', page)
+    assert match
+    assert says in match[1]
     kept = {name: value for name, value in typed.items() if name != "start"}
     assert kept.items() <= fields.items()
     assert send(browser, what, fields | typed)[0] == 422

@@ -110,8 +110,8 @@ def test_large_integers_are_compared_exactly(seed: int) -> None:
     """As floats they would be equal to their neighbours."""
     rows = [row(n, hyperparams={"seed": seed + n}) for n in range(3)]
     columns = Columns(hyperparameters=("seed",), metrics=())
-    asked = {f"= {seed + 1}": ["m01"], f"> {seed + 1}": ["m02"], f"in {seed}..{seed + 1}": ["m00", "m01"]}
-    for words, ids in asked.items():
+    requests = {f"= {seed + 1}": ["m01"], f"> {seed + 1}": ["m02"], f"in {seed}..{seed + 1}": ["m00", "m01"]}
+    for words, ids in requests.items():
         assert [each.id for each in matching(rows, ModelQuery(filter=f"seed {words}"), columns)] == ids
 
 

@@ -55,10 +55,10 @@ def test_a_batch_interrupted_by_an_outage_lists_its_outcomes(bench: Bench, brows
 
     bench.store.append = then_away  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
-    told = text_of(sent.text)
+    text = text_of(sent.text)
     assert sent.status_code == 409
-    assert "1 of 3 done: one. two: the store stopped answering, so check if the command took effect: " in told
-    assert "Not tried, send the command again: three." in told
+    assert "1 of 3 done: one. two: the store stopped answering, so check if the command took effect: " in text
+    assert "Not tried, send the command again: three." in text
 
 
 def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:

@@ -39,10 +39,10 @@ def test_an_unreadable_log_affects_only_its_own_row(bench: Bench, browser: Brows
     assert "good" in listing.text
     page = browser.get("/experiments/bad")
     assert page.status_code == 409
-    told = text_of(page.text)
-    assert "Install a version that can read it and restore it, or delete it" in told
-    assert f"{readable} of {readable + 1} events are readable" in told
-    assert "etl-1 finished" in told
+    text = text_of(page.text)
+    assert "Install a version that can read it and restore it, or delete it" in text
+    assert f"{readable} of {readable + 1} events are readable" in text
+    assert "etl-1 finished" in text
     assert "/experiments/bad/delete" in page.text
     answer = browser.get("/api/views/experiments/bad")
     assert answer.status_code == 409

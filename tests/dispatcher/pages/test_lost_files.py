@@ -18,14 +18,14 @@ PAGES = ("/experiments/digits", "/experiments/digits/checkpoints")
 
 def story() -> Story:
     """A running fit with one finished model."""
-    made = Story("digits", began=NOW - 120)
-    made.workers_join()
-    made.etl()
-    made.fit()
+    story = Story("digits", began=NOW - 120)
+    story.workers_join()
+    story.etl()
+    story.fit()
     for epoch in (1, 2, 3):
-        made.train("m00", epoch)
-    made.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
-    return made
+        story.train("m00", epoch)
+    story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    return story
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(settings=settings(volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})))
-    made.store.add(story())
-    return made
+    bench = Bench(settings=settings(volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})))
+    bench.store.add(story())
+    return bench
 
 
 def test_missing_checkpoints_are_reported(bench: Bench, files: list[Path]) -> None:

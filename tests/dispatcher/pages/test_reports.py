@@ -19,10 +19,10 @@ def test_long_downloads_do_not_block_other_requests(
 ) -> None:
     """A slow download does not block other requests; one report is generated at a time."""
     bench.store.add(running_story())
-    seen: list[int] = []
+    observed: list[int] = []
 
-    def look(*_: object, **__: object) -> str:
-        at = threading.Thread(target=lambda: seen.append(browser_of_another().status_code))
+    def read_page(*_: object, **__: object) -> str:
+        at = threading.Thread(target=lambda: observed.append(browser_of_another().status_code))
         at.start()
         at.join(HANG_S)
         return "written"
@@ -32,11 +32,11 @@ def test_long_downloads_do_not_block_other_requests(
             "/api/views/experiments/digits", headers={"Authorization": f"Bearer {TOKEN}"}
         )
 
-    monkeypatch.setattr(report, "report_html", look)
-    monkeypatch.setattr(models_view, "csv_text", look)
+    monkeypatch.setattr(report, "report_html", read_page)
+    monkeypatch.setattr(models_view, "csv_text", read_page)
     assert browser.get("/experiments/digits/report").text == "written"
     assert browser.get("/api/views/experiments/digits/models.csv").text == "written"
-    assert seen == [200, 200]
+    assert observed == [200, 200]
 
 
 def test_one_report_is_generated_at_a_time(

@@ -33,8 +33,8 @@ def verified_story(*, differs: bool) -> Story:
     story.tell(RunRequested(run="fit-1", request=request, author="ada"))
     plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
     story.tell(RunStarted(run="fit-1", plan=plan))
-    made = CheckpointRef(name="digits/fit-1/m00/u00000.pt", checksum="-", size=1)
-    sub_epoch = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=made)
+    checkpoint = CheckpointRef(name="digits/fit-1/m00/u00000.pt", checksum="-", size=1)
+    sub_epoch = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=checkpoint)
     story.run_task("fit-1/train/m00/e1/p0", "worker-0", sub_epoch)
     names = ("state['models'][0]['weight']",) if differs else ()
     for number, name in ((1, "worker-2"), (2, "worker-3")) if differs else ((1, "worker-2"),):

@@ -67,9 +67,9 @@ def test_non_finite_values_are_located_but_not_drawn() -> None:
 
 def test_a_long_line_is_downsampled_and_keeps_spikes_and_end() -> None:
     series = LiveSeries()
-    told = [0.5] * (3 * live.MAX_LINE_POINTS)
-    told[777], told[888], told[-1] = 9.0, -9.0, 0.25
-    series.add(points(TASK, told))
+    line_values = [0.5] * (3 * live.MAX_LINE_POINTS)
+    line_values[777], line_values[888], line_values[-1] = 9.0, -9.0, 0.25
+    series.add(points(TASK, line_values))
     kept = values(series)
     assert len(kept) <= 2 * live.MAX_LINE_POINTS
     assert max(kept) == 9.0

@@ -41,11 +41,11 @@ def test_concurrent_requests_of_a_browser_are_all_answered(monkeypatch: pytest.M
 def test_excess_requests_are_refused_as_busy() -> None:
     """A released slot can be used again."""
     slots = Slots("checks", at_once=1, waiting=0)
-    told = "the page is busy with other checks: try again in a moment"
-    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=told), slots.taken(wait_s=60.0):
+    message = "the page is busy with other checks: try again in a moment"
+    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=message), slots.taken(wait_s=60.0):
         pass
     slots = Slots("checks", at_once=1, waiting=1)
-    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=told), slots.taken(wait_s=0.0):
+    with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=message), slots.taken(wait_s=0.0):
         pass
     with slots.taken(wait_s=0.0):
         pass

@@ -22,10 +22,10 @@ FIGURE = "/api/views/experiments/digits/figures/schedule"
 
 def story(*, is_planned: bool) -> Story:
     """A fit of two models before its first sub-epoch."""
-    told = Story("digits")
-    told.workers_join()
-    told.etl()
-    told.fit(models=2, epochs=1)
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
     if is_planned:
         order = (
             PlannedSubEpoch("worker-0", "m00", 1, 0, 0.0),
@@ -33,19 +33,19 @@ def story(*, is_planned: bool) -> Story:
             PlannedSubEpoch("worker-0", "m01", 1, 0, 5.0),
             PlannedSubEpoch("worker-1", "m00", 1, 1, 5.0),
         )
-        told.tell(
+        story.tell(
             SchedulePlanned(
                 run="fit-1", source="planner/cyclic", order=order, makespan_s=10.0, dispatch_s=12.0,
                 lower_bound_s=9.0, seconds=0.1,
             )
         )  # fmt: skip
-    return told
+    return story
 
 
-def asked(told: Story) -> tuple[str, dict[str, Any]]:
+def page_and_figure(story: Story) -> tuple[str, dict[str, Any]]:
     """Return the text of the page and its figure."""
     bench = Bench()
-    bench.store.add(told)
+    bench.store.add(story)
     browser = bench.signed_in()
     page = browser.get("/experiments/digits/schedule")
     figure = browser.client.get(
@@ -57,7 +57,7 @@ def asked(told: Story) -> tuple[str, dict[str, Any]]:
 
 def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
     """As text without scripts, and as hollow bars in the figure."""
-    words, figure = asked(story(is_planned=True))
+    words, figure = page_and_figure(story(is_planned=True))
     assert (
         "No sub-epoch has started yet. fit-1 follows a plan of planner/cyclic: 10.0 s instead of 12.0 s."
         in words
@@ -68,9 +68,9 @@ def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
 
 def test_planned_sub_epochs_are_shown_with_running_sub_epochs() -> None:
     """A started sub-epoch is no longer shown as planned."""
-    told = story(is_planned=True)
-    told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
-    words, figure = asked(told)
+    run_story = story(is_planned=True)
+    run_story.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+    words, figure = page_and_figure(run_story)
     assert "the run follows a plan of planner/cyclic" in words
     names = {trace["name"] for trace in figure["data"]}
     assert {"running", "planned", "busy devices"} <= names

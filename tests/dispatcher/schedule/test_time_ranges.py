@@ -26,11 +26,11 @@ VIEWS = "/api/views/experiments/one"
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A dispatcher over a run with compacted sub-epochs and a snapshot."""
     monkeypatch.setattr(log_pages, "PAGE", 50)
-    bench, made = Bench(), compacted_history(0)
+    bench, history = Bench(), compacted_history(0)
     bench.store.records["one"] = record("one")
-    bench.store.logs["one"] = made.log
-    bench.store.snapshots["one", snapshot_format()] = packed(made.state)
-    bench.clock.now = made.time
+    bench.store.logs["one"] = history.log
+    bench.store.snapshots["one", snapshot_format()] = packed(history.state)
+    bench.clock.now = history.time
     return bench
 
 
@@ -41,14 +41,14 @@ def browser(bench: Bench) -> Browser:
 
 def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
     """Links lead from the newest time range to the first, and each attempt appears on the way."""
-    made, seen, page = compacted_history(0), set[str](), PAGE
+    history, observed, page = compacted_history(0), set[str](), PAGE
     for _ in range(200):
         text = browser.get(page).text
-        seen |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', text))
+        observed |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', text))
         pages = re.search(r"Page 1 of (\d+)", text)
         for number in range(2, int(pages[1]) + 1 if pages else 2):
             more = browser.get(f"{page}{'&' if '?' in page else '?'}page={number}").text
-            seen |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', more))
+            observed |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', more))
         older = re.search(r'href="([^"]+)">Older</a>', text)
         if older is None:
             break
@@ -57,12 +57,12 @@ def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
         raise AssertionError("there is always something older")
     whole = {
         str(sub_epoch.key("fit-1", m.id))
-        for m in made.run.models.values()
+        for m in history.run.models.values()
         for sub_epoch in m.sub_epochs.recent
     }  # type: ignore[attr-defined, unused-ignore]
-    committed = {event.task for event in made.log if event.type == "TaskCommitted"}
+    committed = {event.task for event in history.log if event.type == "TaskCommitted"}
     assert whole < committed
-    assert committed <= seen
+    assert committed <= observed
 
 
 def test_figure_and_table_of_a_time_range_agree(browser: Browser) -> None:
@@ -82,11 +82,11 @@ def test_figure_and_table_of_a_time_range_agree(browser: Browser) -> None:
     assert bars == attempts != set()
     assert figure["layout"]["xaxis"]["range"][0] == since
     assert sub_epochs["window"]["since_s"] == since
-    made = compacted_history(0)
-    zero = made.run.clock.first_start
+    history = compacted_history(0)
+    zero = history.run.clock.first_start
     expected = {
         (str(each.key), each.attempt.number)
-        for each in task_attempts(made.run)
+        for each in task_attempts(history.run)
         if each.key.kind == "train" and each.attempt.has_run
         if each.attempt.started <= zero + until and each.attempt.ended >= zero + since
     }
@@ -127,8 +127,8 @@ def test_unreadable_segments_are_reported(
 
 def test_the_page_of_a_model_shows_its_sub_epochs_of_a_time_range(browser: Browser) -> None:
     """For the time range in the address."""
-    made = compacted_history(0)
-    model = next(iter(made.run.models.values()))
+    history = compacted_history(0)
+    model = next(iter(history.run.models.values()))
     text = browser.get(f"/experiments/one/models/{model.id}?since=0&until=40").text
     first = f"fit-1/train/{model.id}/e1/"
     assert f'data-key="{first}' in text

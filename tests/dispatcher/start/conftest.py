@@ -13,7 +13,7 @@ from dispatcher.sandbox import bounded_processes
 from tests.forking import Forked, Forks
 
 
-class Asked:
+class FakePopen:
     """A double for `subprocess.Popen` as used by `BoundedProcesses`."""
 
     def __init__(self, forks: Forks, environment: Mapping[str, str]) -> None:
@@ -47,15 +47,15 @@ class Asked:
 @pytest.fixture(scope="session")
 def looking(processes: None) -> Iterator[Forks]:
     """A process that has imported the locator check."""
-    with Forks("dispatcher.start.locator_process") as made:
-        yield made
+    with Forks("dispatcher.start.locator_process") as forks:
+        yield forks
 
 
 @pytest.fixture
 def forked_looks(looking: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make locator checks run in forks."""
 
-    def popen(*_: object, env: Mapping[str, str], **__: Any) -> Asked:
-        return Asked(looking, env)
+    def popen(*_: object, env: Mapping[str, str], **__: Any) -> FakePopen:
+        return FakePopen(looking, env)
 
     monkeypatch.setattr(bounded_processes, "subprocess", SimpleNamespace(Popen=popen, PIPE=None))

@@ -96,7 +96,7 @@ def test_mistakes_are_reported_with_their_line(bench: Bench, browser: Browser) -
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "message"),
     [
         (None, "needs code: upload the folder 'src' as an archive"),
         ({"src/digits.py": b""}, "names the module digits, which is missing in the root"),
@@ -106,22 +106,22 @@ def test_mistakes_are_reported_with_their_line(bench: Bench, browser: Browser) -
     ],
 )
 def test_code_named_by_the_file_must_be_uploaded_or_installed(
-    files: dict[str, bytes] | None, told: str
+    files: dict[str, bytes] | None, message: str
 ) -> None:
     """In the uploaded archive or in an installed package."""
-    asked = FileContent.model_validate(
+    file_content = FileContent.model_validate(
         {"name": "digits", "locators": {"train": {"metadata": "/a"}}, "code": "src", "modules": ["digits"]}
         | {"codes": [], "runs": []}
     )
     listing = None if files is None else inspect(zip_of(**files))
-    problem = archive_problem(asked, listing)
-    assert bool(problem) == bool(told)
-    assert told in problem
+    problem = archive_problem(file_content, listing)
+    assert bool(problem) == bool(message)
+    assert message in problem
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "message"),
     [
         (
             "import pandas_of_no_image",
@@ -131,7 +131,7 @@ def test_code_named_by_the_file_must_be_uploaded_or_installed(
     ],
 )
 def test_a_dead_reader_is_reported_with_its_last_line(
-    program: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Only a `MemoryError` is reported as lack of memory."""
     (tmp_path / "dying.py").write_text(program)
@@ -140,7 +140,7 @@ def test_a_dead_reader_is_reported_with_its_last_line(
     reader._processes = BoundedProcesses("dying", at_once=1)
     found, problem = reader.read(FILE, archive="", author="")
     assert found is None
-    assert told in problem
+    assert message in problem
 
 
 @pytest.mark.processes

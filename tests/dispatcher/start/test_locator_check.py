@@ -185,7 +185,7 @@ def test_memory_of_a_pod_is_bounded(data: Path) -> None:
     assert "too large to check" in finding.message
 
 
-class _Asked(http.server.BaseHTTPRequestHandler):
+class _ForeignService(http.server.BaseHTTPRequestHandler):
     """A service of the cluster's network that the page must not reach."""
 
     requests: list[str]
@@ -207,7 +207,7 @@ def test_in_a_cluster_private_addresses_are_not_contacted(
     data: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """Neither by an S3 endpoint nor to fetch credentials of the machine."""
-    handler = type("Handler", (_Asked,), {"requests": []})
+    handler = type("Handler", (_ForeignService,), {"requests": []})
     server = HttpServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
@@ -294,19 +294,19 @@ def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("Invalid header value b'AKIAEXAMPLE/2026'", "Invalid header value b'.../2026'"),
         ("a token-of-the-session and a secret-of-the-store", "a ... and a ..."),
         ("s3://test/train.csv does not exist", "s3://test/train.csv does not exist"),
     ],
 )
-def test_errors_contain_no_keys(text: str, told: str) -> None:
+def test_errors_contain_no_keys(text: str, message: str) -> None:
     """A secret often ends with a line break that the error text lacks."""
     keys = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE\n",
         "AWS_SECRET_ACCESS_KEY": "secret-of-the-store",
         "AWS_SESSION_TOKEN": "token-of-the-session\n",
     }
-    assert without_keys(text, keys) == told
+    assert without_keys(text, keys) == message
     assert without_keys(text, {"AWS_ACCESS_KEY_ID": "test", "AWS_SESSION_TOKEN": ""}) == text

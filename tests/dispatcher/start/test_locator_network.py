@@ -118,11 +118,11 @@ class _Client:
 def client() -> _Client:
     import boto3
 
-    made = boto3.session.Session("some-key-id", "some-secret", region_name="us-east-1").client(
+    client = boto3.session.Session("some-key-id", "some-secret", region_name="us-east-1").client(
         "s3", endpoint_url="http://store.example:9000"
     )
-    found = _Client(made)
-    made.meta.events.register("before-send", found.stop)
+    found = _Client(client)
+    client.meta.events.register("before-send", found.stop)
     return found
 
 

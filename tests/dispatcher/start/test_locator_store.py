@@ -77,9 +77,9 @@ TRAIN, IMAGES = f"s3://{BUCKET}/data/train.csv", f"s3://{BUCKET}/data/images"
 
 def test_the_configured_store_is_checked(store: str, tmp_path: Path) -> None:
     """Columns, first rows, the object column, missing objects, and one object."""
-    told = _settings(tmp_path)
-    assert not told.is_local
-    table, objects = _found(told, TRAIN, IMAGES)
+    start_settings = _settings(tmp_path)
+    assert not start_settings.is_local
+    table, objects = _found(start_settings, TRAIN, IMAGES)
     assert (table.state, table.rows, table.message) == ("fine", 3, "")
     assert table.columns == (("id", "int64"), ("file", "string"), ("label", "int64"))
     assert table.preview[0] == ("0", "im0.png", "1")
@@ -99,7 +99,7 @@ def test_without_the_option_the_store_is_not_checked(store: str, tmp_path: Path)
 @pytest.mark.slow
 def test_other_services_get_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another port of the same machine, which the environment names as a credential source or endpoint."""
-    with _service() as (store, asked), _service() as (other, others):
+    with _service() as (store, requests), _service() as (other, others):
         monkeypatch.setenv("AWS_ENDPOINT_URL", store)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", other)
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", other)
@@ -110,10 +110,10 @@ def test_other_services_get_no_request(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setenv(name, key)
         monkeypatch.setenv("HTTP_PROXY", other)  # connections would really go there
         (proxied,) = _found(_settings(tmp_path), TRAIN)
-        assert (asked, others) == ([], [])
+        assert (requests, others) == ([], [])
         monkeypatch.delenv("HTTP_PROXY")
         _found(_settings(tmp_path), TRAIN)
-        assert (set(asked), others) == ({f"/{BUCKET}/data/train.csv"}, [])
+        assert (set(requests), others) == ({f"/{BUCKET}/data/train.csv"}, [])
     assert (without.state, proxied.state) == ("unseen", "unseen")
     assert "no AWS credentials" in without.message
     assert "not a public address" in proxied.message

@@ -52,14 +52,14 @@ def test_experiment_is_created_and_shown(bench: Bench, browser: Browser) -> None
     answer = browser.post("/start", fields)
     assert answer.status_code == 303
     assert answer.headers["Location"] == "/start/digits"
-    made = bench.store.records["digits"]
-    assert made.author == "Ada"
-    assert made.locators.model_dump(exclude_none=True) == {
+    record = bench.store.records["digits"]
+    assert record.author == "Ada"
+    assert record.locators.model_dump(exclude_none=True) == {
         "train": {"metadata": "/data/train.csv", "objects": "/data/images"},
         "valid": {"metadata": "s3://bucket/valid.parquet"},
         "misc": ("/data/a.json", "file:///b.txt"),
     }
-    assert made.archive is None
+    assert record.archive is None
     assert browser.get("/experiments/digits").status_code == 200
 
 

@@ -24,5 +24,5 @@ def users_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def place(users_service: Service) -> Iterator[Signed]:
     users_service.database.empty()
-    with signed(users_service) as made:
-        yield made
+    with signed(users_service) as signed_place:
+        yield signed_place

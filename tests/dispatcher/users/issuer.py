@@ -107,11 +107,11 @@ class Issuer:
 @contextmanager
 def issuing() -> Iterator[Issuer]:
     """Serve an issuer on a free port."""
-    made: list[Issuer] = []
+    issuers: list[Issuer] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            issuer = made[0]
+            issuer = issuers[0]
             issuer.asked.append(self.path)
             found = None if issuer.is_away else issuer.document(self.path)
             self.send_response(503 if issuer.is_away else 200 if found else 404)
@@ -122,11 +122,11 @@ def issuing() -> Iterator[Issuer]:
             pass
 
     server = HttpServer(("127.0.0.1", 0), Handler)
-    made.append(Issuer(address=f"http://127.0.0.1:{server.server_port}"))
+    issuers.append(Issuer(address=f"http://127.0.0.1:{server.server_port}"))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield made[0]
+        yield issuers[0]
     finally:
         server.shutdown()
         server.server_close()

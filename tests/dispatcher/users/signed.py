@@ -71,15 +71,15 @@ def with_users(address: str, **changes: object) -> Settings:
 @contextmanager
 def signed(service: Service, **changes: object) -> Iterator[Signed]:
     """Serve the pages over a store and close the connections afterwards."""
-    own = with_users(service.address, **changes)
+    user_settings = with_users(service.address, **changes)
     store = KvsClient(
         service.address,
-        own.token,
+        user_settings.token,
         retry_for_s=1.0,
         write_headers=lambda: {ACTS_FOR: somebody} if (somebody := acts_for()) else {},
     )
     clock, monotonic = Clock(), Clock()
-    app = create_app(own, store, clock=clock, monotonic=monotonic)
+    app = create_app(user_settings, store, clock=clock, monotonic=monotonic)
     app.testing = False
     yield Signed(app=app, service=service, store=store, clock=clock, monotonic=monotonic)
     store.close()

@@ -29,8 +29,8 @@ LOCAL = "http://127.0.0.1:7080"
 
 @pytest.fixture(scope="module")
 def shared_issuer() -> Iterator[Issuer]:
-    with issuing() as made:
-        yield made
+    with issuing() as provider:
+        yield provider
 
 
 @pytest.fixture
@@ -218,13 +218,13 @@ def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
         tokens.verify(issuer.token(key="second"))
     monotonic.now += 31
     tokens.verify(issuer.token(key="second"))
-    asked = len(issuer.asked)
+    count = len(issuer.asked)
     key = issuer.keys["first"]
     for number in range(20):
         made_up = jwt.encode({"sub": "1"}, key, algorithm="RS256", headers={"kid": f"made-up-{number}"})
         with pytest.raises(IdTokenError, match="kid is"):
             tokens.verify(made_up)
-    assert len(issuer.asked) == asked
+    assert len(issuer.asked) == count
 
 
 def test_a_withdrawn_key_is_refused(issuer: Issuer) -> None:
@@ -299,10 +299,10 @@ def test_a_token_without_a_key_id_is_checked_with_all_keys(issuer: Issuer) -> No
     """Providers with one key may omit the key id."""
     issuer.add("second")
     tokens, _, _ = checker(issuer)
-    made = jwt.decode(issuer.token(), options={"verify_signature": False})
-    assert tokens.verify(jwt.encode(made, issuer.keys["second"], algorithm="RS256"))[0].principal.name
+    claims = jwt.decode(issuer.token(), options={"verify_signature": False})
+    assert tokens.verify(jwt.encode(claims, issuer.keys["second"], algorithm="RS256"))[0].principal.name
     with pytest.raises(IdTokenError, match="signature is wrong"):
-        tokens.verify(jwt.encode(made, Issuer(address="").keys["first"], algorithm="RS256"))
+        tokens.verify(jwt.encode(claims, Issuer(address="").keys["first"], algorithm="RS256"))
 
 
 @pytest.mark.parametrize("found", [{"issuer": "https://elsewhere.example.org"}, {"issuer": None}])
@@ -323,12 +323,12 @@ def test_a_discovery_document_of_another_issuer_is_refused(
 @pytest.fixture
 def place(users_service: Service, issuer: Issuer) -> Iterator[Signed]:
     users_service.database.empty()
-    with signed(users_service, oidc=issuer.oidc()) as made:
-        made.clock.now = NOW
-        yield made
+    with signed(users_service, oidc=issuer.oidc()) as signed_place:
+        signed_place.clock.now = NOW
+        yield signed_place
 
 
-def ask(place: Signed, token: str, path: str = "/experiments", **more: Any) -> Any:
+def send_request(place: Signed, token: str, path: str = "/experiments", **more: Any) -> Any:
     """Send a request as a browser behind the proxy does."""
     headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
     return place.app.test_client().get(path, headers=headers, base_url=LOCAL, **more)
@@ -336,16 +336,16 @@ def ask(place: Signed, token: str, path: str = "/experiments", **more: Any) -> A
 
 def test_a_user_of_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> None:
     """With the name and rights from the token, and one audit entry."""
-    page = ask(place, issuer.token()).text
+    page = send_request(place, issuer.token()).text
     assert "ada@example.org" in page
-    ask(place, issuer.token())
+    send_request(place, issuer.token())
     signed_in = [(by, what) for by, what in place.audited() if "signed in" in what]
     assert [by for by, _ in signed_in] == ["ada@example.org"]
 
 
 def test_users_of_the_provider_count_as_viewers(place: Signed, issuer: Issuer) -> None:
     """One browser is one viewer in `cerebro_dispatcher_viewers`."""
-    ask(place, issuer.token())
+    send_request(place, issuer.token())
     assert place.app.extensions["cerebro-metrics"].viewers() == 1
 
 
@@ -373,19 +373,19 @@ def test_a_refused_token_is_reported_and_logged(
 ) -> None:
     """401 with the claim's name, on the page and in the log."""
     with caplog.at_level(logging.WARNING):
-        answer = ask(place, issuer.token(without="groups"))
+        answer = send_request(place, issuer.token(without="groups"))
     assert answer.status_code == 401
     assert "the claim groups is missing" in answer.text
     assert "the claim groups is missing" in caplog.text
-    assert ask(place, issuer.token(groups=["strangers"])).status_code == 401
+    assert send_request(place, issuer.token(groups=["strangers"])).status_code == 401
     for path in ("/api/views/experiments", "/fragments/experiments", "/tensorboard"):
-        assert ask(place, issuer.token(groups=["strangers"]), path).status_code == 401, path
+        assert send_request(place, issuer.token(groups=["strangers"]), path).status_code == 401, path
 
 
 def test_the_cluster_token_signs_in_while_the_provider_is_unavailable(place: Signed, issuer: Issuer) -> None:
     """Users see the reason; the operator signs in without the proxy."""
     issuer.is_away = True
-    answer = ask(place, issuer.token())
+    answer = send_request(place, issuer.token())
     assert (answer.status_code, "the cluster&#39;s own token" in answer.text) == (503, True)
     assert place.browser(OPERATOR).get("/experiments").status_code == 200
 
@@ -395,8 +395,8 @@ def test_programs_need_tokens_of_the_platform(place: Signed, issuer: Issuer) -> 
     headers = {"Authorization": f"Bearer {issuer.token()}"}
     answer = place.app.test_client().get("/api/v1/queue", headers=headers)
     assert (answer.status_code, "page Account" in answer.text) == (401, True)
-    own = {"Authorization": f"Bearer {place.person('ada')}"}
-    assert place.app.test_client().get("/api/v1/queue", headers=own).status_code == 200
+    platform_token = {"Authorization": f"Bearer {place.person('ada')}"}
+    assert place.app.test_client().get("/api/v1/queue", headers=platform_token).status_code == 200
 
 
 def test_users_of_the_provider_can_create_tokens(place: Signed, issuer: Issuer) -> None:
@@ -408,9 +408,9 @@ def test_users_of_the_provider_can_create_tokens(place: Signed, issuer: Issuer) 
     assert found
     fields = {"csrf": found[1], "label": "nightly", "days": "30"}
     page = client.post("/account/tokens", data=fields, headers=headers, base_url=LOCAL).text
-    made = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
-    assert made
-    who = place.client(made[0]).whoami()
+    match = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
+    assert match
+    who = place.client(match[0]).whoami()
     assert (who.name, who.role, who.projects, who.kind) == (
         "ada@example.org", Role.MEMBER, ("vision",), "program",
     )  # fmt: skip

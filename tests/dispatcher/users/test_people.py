@@ -113,10 +113,10 @@ def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.Monkey
     The store's own cache is tested in test_tokens.py.
     """
     monkeypatch.setattr("kvs_api.api.access.FRESH_S", 0.0)
-    made = place.made(name="ada")
-    browser = place.browser(made.token)
+    token = place.made(name="ada")
+    browser = place.browser(token.token)
     assert browser.get("/fragments/experiments").status_code == 200
-    place.client().revoke_token(made.record.id)
+    place.client().revoke_token(token.record.id)
     assert browser.get("/fragments/experiments").status_code == 200
     place.monotonic.now += 1.0
     assert browser.get("/fragments/experiments").status_code == 303

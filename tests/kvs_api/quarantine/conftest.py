@@ -23,9 +23,9 @@ from tests.waiting import HANG_S
 
 @pytest.fixture
 def store(service: Service) -> Iterator[Store]:
-    made = Store(service)
-    yield made
-    made.close()
+    store = Store(service)
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -125,9 +125,9 @@ def test_the_page_shows_the_error_and_deletes_the_experiment(bad: Store, is_reco
     listed = browser.get("/experiments").get_data(as_text=True)
     assert "unreadable" in listed
     assert "event 2 of experiment" in listed
-    own = browser.get("/experiments/bad")
-    assert own.status_code == 409
-    text = own.get_data(as_text=True)
+    page = browser.get("/experiments/bad")
+    assert page.status_code == 409
+    text = page.get_data(as_text=True)
     assert "This experiment cannot be read" in text
     assert "It was quarantined" in text
     if not is_record:

@@ -15,7 +15,7 @@ from kvs_api.api.app import App
 from kvs_api.settings import Settings
 from kvs_api.store.store import Store
 from tests.dispatcher.fakes import Clock
-from tests.kvs_api.in_process import Answer, InThisThread, ask
+from tests.kvs_api.in_process import Answer, InThisThread, send_request
 from tests.kvs_api.real import Database
 
 OPERATOR = "the-token-of-the-cluster"
@@ -39,7 +39,7 @@ class Place:
     store: Store
     tokens: dict[str, str] = field(default_factory=dict)
 
-    def ask(
+    def send_request(
         self, secret: str, route: str, content: object = None, *, acts_for: Principal | str = ""
     ) -> Answer:
         """Send a request with a token.
@@ -53,17 +53,17 @@ class Place:
         if isinstance(content, BaseModel):
             content = content.model_dump_json().encode()
         data = content if isinstance(content, bytes) or content is None else json.dumps(content).encode()
-        return ask(self.app, method, path, data, headers)
+        return send_request(self.app, method, path, data, headers)
 
-    def made(self, secret: str = OPERATOR, **asked: Any) -> MadeToken:
+    def made(self, secret: str = OPERATOR, **fields: Any) -> MadeToken:
         """Make a token with another one."""
-        answer = self.ask(secret, "POST /v1/tokens", TokenRequest(**asked))
+        answer = self.ask(secret, "POST /v1/tokens", TokenRequest(**fields))
         assert answer.status_code == 200, answer.text
         return MadeToken.model_validate_json(answer.data)
 
-    def person(self, name: str, role: Role = Role.MEMBER, *projects: str, **asked: Any) -> str:
+    def person(self, name: str, role: Role = Role.MEMBER, *projects: str, **fields: Any) -> str:
         """Make a person and return their token."""
-        return self.made(name=name, role=role, projects=projects, **asked).token
+        return self.made(name=name, role=role, projects=projects, **fields).token
 
     def create(self, secret: str, name: str = "one", **fields: Any) -> Answer:
         """Create an experiment."""

@@ -43,10 +43,10 @@ def test_an_experiment_has_its_owner(place: Place, ada: str) -> None:
 
 def test_every_event_names_its_sender(place: Place, ada: str) -> None:
     """A run's project is its experiment's, for any project in the request."""
-    asked = RunRequested(
+    requested = RunRequested(
         run="etl-1", request=EtlRequest(code="a" * 64, code_fingerprint="a" * 64), author=LIE, project="rich"
     )
-    assert place.append(ada, asked).status_code == 200
+    assert place.append(ada, requested).status_code == 200
     bob = place.person("bob", Role.MEMBER, "text", "vision")
     assert place.append(bob, RunStopRequested(run="etl-1", by=LIE)).status_code == 200
     first, second = place.events()

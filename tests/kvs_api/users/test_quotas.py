@@ -28,8 +28,8 @@ def limit(place: Place, name: str, **quota: float) -> None:
 def fit(run: str, models: int) -> RunRequested:
     """Return a grid-search request."""
     grid: tuple[Hyperparameters, ...] = tuple({"lr": number} for number in range(models))
-    asked = FitRequest(code="a" * 64, models=grid, epochs=1, metric="accuracy", mode="max")
-    return RunRequested(run=run, request=asked)
+    fit_request = FitRequest(code="a" * 64, models=grid, epochs=1, metric="accuracy", mode="max")
+    return RunRequested(run=run, request=fit_request)
 
 
 def test_open_runs_are_counted_over_all_experiments_of_a_project(place: Place) -> None:
@@ -95,8 +95,8 @@ def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> No
     Used-up hours block new runs only. Service tokens permit all calls of controller and worker.
     """
     ada = place.person("ada", Role.MEMBER, "vision")
-    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
-        store = ByRole(own, ada)
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as users_service:
+        store = ByRole(users_service, ada)
         bench = Bench(store=store, pass_a_moment=lambda: None)
         store.append("one", requested("etl-1"))
         bench.run_until("start")
@@ -124,8 +124,8 @@ def test_quotas_are_audited(place: Place) -> None:
     limit(place, "vision", open_runs=2)
     assert ("admin", "set the quota of vision: open_runs 2") in place.audited()
     assert place.ask(SERVICES[Role.DISPATCHER], "GET /v1/quotas").status_code == 200
-    (told,) = place.store.usages()
-    assert told.quota == Quota(open_runs=2)
+    (usage,) = place.store.usages()
+    assert usage.quota == Quota(open_runs=2)
 
 
 def test_bytes_are_counted_by_project_and_block_new_runs(place: Place) -> None:
@@ -171,8 +171,8 @@ def test_an_experiment_that_is_deleted_has_no_bytes(service: Service, place: Pla
     """A late measurement does not count either."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
-    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
-        controller = own.client(SERVICES[Role.CONTROLLER])
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as users_service:
+        controller = users_service.client(SERVICES[Role.CONTROLLER])
         assert controller.note_bytes({"one": 9}) == ("one",)
         assert place.append(ada, DeletionRequested()).status_code == 200
         leader = controller.lead("test", 5.0)
@@ -213,7 +213,9 @@ def test_a_search_without_a_limit_is_refused_under_a_quota_of_models(place: Plac
         search = SearchRequest.model_validate(
             {"procedure": {"kind": "random"}, "space": space, "samples": samples}
         )
-        asked = FitRequest(code="a" * 64, models=(), epochs=1, metric="accuracy", mode="max", search=search)
-        answer = place.append(ada, RunRequested(run="fit-1", request=asked))
+        fit_request = FitRequest(
+            code="a" * 64, models=(), epochs=1, metric="accuracy", mode="max", search=search
+        )
+        answer = place.append(ada, RunRequested(run="fit-1", request=fit_request))
         assert answer.status_code == status, answer.text
         assert samples or "samples=" in answer.text

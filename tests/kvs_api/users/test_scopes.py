@@ -163,9 +163,9 @@ def test_only_the_dispatcher_acts_for_users(place: Place) -> None:
         answer = place.ask(secret, "GET /v1/whoami", acts_for=eve)
         assert answer.status_code == (200 if role == D else 403), role
     mine = place.made(name="ada", role=Role.VIEWER)
-    told = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=f"token {mine.record.id}")
-    assert told.json is not None
-    assert (told.json["name"], told.json["role"]) == ("ada", "viewer")
+    identity = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=f"token {mine.record.id}")
+    assert identity.json is not None
+    assert (identity.json["name"], identity.json["role"]) == ("ada", "viewer")
 
 
 def test_without_users_the_single_token_has_all_rights(service: Service) -> None:

@@ -36,18 +36,18 @@ from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, time
 
 def test_a_token_is_shown_once_and_its_secret_is_not_stored(service: Service, place: Place) -> None:
     """Neither lists nor the database contain it."""
-    made = place.made(name="ada", label="laptop")
-    found = TOKEN.fullmatch(made.token)
+    token = place.made(name="ada", label="laptop")
+    found = TOKEN.fullmatch(token.token)
     assert found
-    assert made.record.id == found[1]
-    assert round((made.record.expires - made.record.created) / 86400) == 90
+    assert token.record.id == found[1]
+    assert round((token.record.expires - token.record.created) / 86400) == 90
     listed = place.ask(OPERATOR, "GET /v1/tokens").text
-    assert made.record.id in listed
+    assert token.record.id in listed
     assert found[2] not in listed
     with redis.Redis.from_url(service.database.url) as client:
         stored = [client.dump(key) for key in client.scan_iter("*")]
     assert not any(found[2].encode() in (content or b"") for content in stored)
-    assert place.audited() == [("admin", f"made token {made.record.id} for ada: member, 90 days")]
+    assert place.audited() == [("admin", f"made token {token.record.id} for ada: member, 90 days")]
 
 
 def test_a_token_identifies_its_owner(place: Place) -> None:
@@ -74,33 +74,33 @@ def test_an_unknown_token_is_refused(place: Place, given: str) -> None:
 
 def test_a_wrong_secret_is_refused_like_an_unknown_token(place: Place) -> None:
     """An id from a list gives no access."""
-    made = place.made(name="ada")
-    wrong = f"ck_{made.record.id}_{'a' * 43}"
+    token = place.made(name="ada")
+    wrong = f"ck_{token.record.id}_{'a' * 43}"
     unknown = f"ck_{'0' * 16}_{'a' * 43}"
     assert place.ask(wrong, "GET /v1/whoami").text == place.ask(unknown, "GET /v1/whoami").text
 
 
 def test_the_error_about_an_expired_token_has_the_date(service: Service, place: Place) -> None:
     """Only a caller with the right secret gets this message."""
-    made, at = place.made(name="ada", days=1), timed(place, service.database.url)
-    at.clock.now = made.record.expires - 1
-    assert at.access.authenticate(f"Bearer {made.token}").name == "ada"  # type: ignore[union-attr]
-    at.clock.now = made.record.expires
-    with pytest.raises(UnauthorizedError, match=rf"{made.record.id} expired on \d{{4}}-\d\d-\d\d"):
-        at.access.authenticate(f"Bearer {made.token}")
+    new_token, at = place.made(name="ada", days=1), timed(place, service.database.url)
+    at.clock.now = new_token.record.expires - 1
+    assert at.access.authenticate(f"Bearer {new_token.token}").name == "ada"  # type: ignore[union-attr]
+    at.clock.now = new_token.record.expires
+    with pytest.raises(UnauthorizedError, match=rf"{new_token.record.id} expired on \d{{4}}-\d\d-\d\d"):
+        at.access.authenticate(f"Bearer {new_token.token}")
 
 
 def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place: Place) -> None:
     """This includes processes that just verified it, and sessions started with it."""
-    made, at = place.made(name="ada"), timed(place, service.database.url)
+    new_token, at = place.made(name="ada"), timed(place, service.database.url)
     at.clock.now = time.time()
-    assert at.access.authenticate(f"Bearer {made.token}") is not None
-    assert place.ask(OPERATOR, f"DELETE /v1/tokens/{made.record.id}").status_code == 204
+    assert at.access.authenticate(f"Bearer {new_token.token}") is not None
+    assert place.ask(OPERATOR, f"DELETE /v1/tokens/{new_token.record.id}").status_code == 204
     at.monotonic.now += FRESH_S
     with pytest.raises(UnauthorizedError, match="revoked"):
-        at.access.authenticate(f"Bearer {made.token}")
+        at.access.authenticate(f"Bearer {new_token.token}")
     with pytest.raises(UnauthorizedError, match="revoked"):
-        at.access.authenticate(f"Bearer {SERVICES[Role.DISPATCHER]}", f"token {made.record.id}")
+        at.access.authenticate(f"Bearer {SERVICES[Role.DISPATCHER]}", f"token {new_token.record.id}")
     assert FRESH_S < 5
 
 
@@ -137,7 +137,7 @@ def test_tokens_that_an_admin_makes_for_others_outlive_the_admins_token(place: P
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("token_fields", "why"),
     [
         ({"name": "bob"}, "made by bob, or by an admin"),
         ({"role": "admin"}, "cannot be admin"),
@@ -145,10 +145,12 @@ def test_tokens_that_an_admin_makes_for_others_outlive_the_admins_token(place: P
         ({"scopes": ["control"]}, "needs the scope 'control'"),
     ],
 )
-def test_users_cannot_grant_rights_that_they_lack(place: Place, asked: dict[str, Any], why: str) -> None:
+def test_users_cannot_grant_rights_that_they_lack(
+    place: Place, token_fields: dict[str, Any], why: str
+) -> None:
     """The response is 403 with the excess right."""
     ada = place.person("ada", Role.MEMBER, "vision")
-    answer = place.ask(ada, "POST /v1/tokens", asked)
+    answer = place.ask(ada, "POST /v1/tokens", token_fields)
     assert answer.status_code == 403
     assert why in answer.text
 
@@ -176,18 +178,18 @@ def test_the_audit_list_is_bounded_and_read_from_the_newest_entry(
     kept = place.store.audit(5000)
     assert 300 <= len(kept) < 900  # Redis trims in blocks
     assert kept[-1].what == "did 999"
-    told = place.ask(OPERATOR, "GET /v1/audit?last=2").json
-    assert told is not None
-    assert [entry["what"] for entry in told["entries"]] == ["did 998", "did 999"]
+    entries = place.ask(OPERATOR, "GET /v1/audit?last=2").json
+    assert entries is not None
+    assert [entry["what"] for entry in entries["entries"]] == ["did 998", "did 999"]
     assert place.ask(OPERATOR, "GET /v1/audit?last=x").status_code == 400
 
 
 def test_an_unreadable_token_gives_no_access(service: Service, place: Place) -> None:
     """Other tokens stay usable."""
-    made, other = place.made(name="ada"), place.made(name="bob")
+    token, other = place.made(name="ada"), place.made(name="bob")
     with redis.Redis.from_url(service.database.url) as client:
-        client.hset(f"cerebro:2:token:{made.record.id}", "record", "{}")
-    assert place.ask(made.token, "GET /v1/whoami").status_code == 401
+        client.hset(f"cerebro:2:token:{token.record.id}", "record", "{}")
+    assert place.ask(token.token, "GET /v1/whoami").status_code == 401
     assert [each.id for each in place.store.tokens()] == [other.record.id]
 
 
@@ -226,36 +228,36 @@ _MAKERS = st.builds(
 )
 
 
-@given(maker=_MAKERS, asked=st.lists(_ASKED, min_size=1, max_size=6))
+@given(maker=_MAKERS, requests=st.lists(_ASKED, min_size=1, max_size=6))
 @settings(max_examples=500)
-def test_no_order_of_calls_gains_rights(maker: Principal, asked: list[TokenRequest]) -> None:
+def test_no_order_of_calls_gains_rights(maker: Principal, requests: list[TokenRequest]) -> None:
     """No chain of tokens made with tokens has more rights than the first."""
     reached, first = [maker], maker
-    for request in asked:
+    for request in requests:
         for who in tuple(reached):
-            made = granted(request, who)
-            if isinstance(made, str):
+            token_request = granted(request, who)
+            if isinstance(token_request, str):
                 continue
-            reached.append(made)
-            assert made.name == first.name
-            assert {scope for scope in Scope if made.may(scope)} <= {
+            reached.append(token_request)
+            assert token_request.name == first.name
+            assert {scope for scope in Scope if token_request.may(scope)} <= {
                 scope for scope in Scope if first.may(scope)
             }
-            assert set(made.projects) <= set(first.projects)
-            assert made.identity == first.identity
-            assert made.projects or not first.projects or not made.may(Scope.CREATE)
+            assert set(token_request.projects) <= set(first.projects)
+            assert token_request.identity == first.identity
+            assert token_request.projects or not first.projects or not token_request.may(Scope.CREATE)
 
 
-@given(asked=_ASKED, role=st.sampled_from(list(SERVICES)))
-def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
-    assert isinstance(granted(asked, Principal(name=role, role=role, kind="service")), str)
+@given(token_request=_ASKED, role=st.sampled_from(list(SERVICES)))
+def test_a_service_makes_no_tokens(token_request: TokenRequest, role: Role) -> None:
+    assert isinstance(granted(token_request, Principal(name=role, role=role, kind="service")), str)
 
 
-@pytest.mark.parametrize("asked", [{"projects": []}, {"projects": [], "scopes": ["create"]}])
-def test_a_token_without_a_project_does_not_escape_quotas(place: Place, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("token_fields", [{"projects": []}, {"projects": [], "scopes": ["create"]}])
+def test_a_token_without_a_project_does_not_escape_quotas(place: Place, token_fields: dict[str, Any]) -> None:
     """No quota would count its experiments. Tokens without the scope `create` may be in no project."""
     ada = place.person("ada", Role.MEMBER, "vision")
-    answer = place.ask(ada, "POST /v1/tokens", asked)
+    answer = place.ask(ada, "POST /v1/tokens", token_fields)
     assert (answer.status_code, "name at least one of vision" in answer.text) == (403, True)
     reads = place.made(ada, projects=(), scopes=(Scope.READ,)).token
     assert place.create(reads).status_code == 403

@@ -19,9 +19,9 @@ _QUANTUM = 0.05
 def progress(*losses: list[float], total_s: float = 100.0) -> Progress:
     """Return a model with these losses in each quantum."""
     quanta = []
-    for number, seen in enumerate(losses):
-        shares = [_QUANTUM * (number + (place + 0.5) / len(seen)) for place in range(len(seen))]
-        quanta.append(Quantum(tuple(Sample(t, loss, 1) for t, loss in zip(shares, seen, strict=True))))
+    for number, value in enumerate(losses):
+        shares = [_QUANTUM * (number + (place + 0.5) / len(value)) for place in range(len(value))]
+        quanta.append(Quantum(tuple(Sample(t, loss, 1) for t, loss in zip(shares, value, strict=True))))
     return Progress(quanta=tuple(quanta), done=_QUANTUM * len(quanta), total_s=total_s)
 
 

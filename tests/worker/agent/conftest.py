@@ -16,15 +16,15 @@ from tests.worker.agent.agents import Agents, agent_forks
 @pytest.fixture(scope="session")
 def forks(processes: None) -> Iterator[Forks]:
     """A forkserver with the agent imported, for all tests."""
-    with agent_forks() as made:
-        yield made
+    with agent_forks() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
 def agents(service: Service, kvs: KvsClient, tmp_path: Path, forks: Forks) -> Iterator[Agents]:
     """Agents without a running worker; `start` starts one."""
-    made = Agents(service, kvs, tmp_path, forks)
-    yield made
-    for process in made.processes:
+    agents = Agents(service, kvs, tmp_path, forks)
+    yield agents
+    for process in agents.processes:
         process.kill()
         process.wait()

@@ -293,10 +293,10 @@ def _read_truncated(path: Path) -> None:
 
 def _spy() -> None:
     """Search for the token in the /proc files of this process and its ancestors up to the agent."""
-    seen, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
+    has_token, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
     for _ in range(3):
         with suppress(PermissionError):
-            seen |= b"CEREBRO_TOKEN" in Path(f"/proc/{process}/environ").read_bytes()
+            has_token |= b"CEREBRO_TOKEN" in Path(f"/proc/{process}/environ").read_bytes()
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    if seen:
+    if has_token:
         raise ValueError("the token is open")

@@ -44,6 +44,6 @@ def test_a_process_group_and_its_descendants_are_found(tmp_path: Path) -> None:
 
 def test_this_process_runs() -> None:
     """Reads the real kernel."""
-    (own,) = [each for each in process_states([os.getpid()]) if each.pid == os.getpid()]
-    assert own.is_runnable
-    assert own.spent_s > 0
+    (state,) = [each for each in process_states([os.getpid()]) if each.pid == os.getpid()]
+    assert state.is_runnable
+    assert state.spent_s > 0

@@ -25,12 +25,12 @@ def test_freed_memory_is_kept_up_to_a_sixteenth_of_the_limit() -> None:
 
 def environment_of_child(root: Path) -> bytes:
     """Return the environment of a child process from /proc."""
-    told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
+    values = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
     share = Share(threads=1)
     setting = ChildSpec(
         handler="tests.worker.agent.fake_handler", python=sys.executable, archive="", share=share
     )
-    child = ChildProcess(setting, Settings.from_environment(told), own_group())
+    child = ChildProcess(setting, Settings.from_environment(values), own_group())
     try:
         found = b""
         while not found and child.is_alive():  # exec clears the environment for a moment

@@ -40,7 +40,7 @@ class Store:
         )
 
 
-def made(store: Any, look: Any) -> Reports:
+def new_reports(store: Any, look: Any) -> Reports:
     settings = Settings.from_environment(
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": "/nowhere"}
     )
@@ -51,14 +51,14 @@ def made(store: Any, look: Any) -> Reports:
 def test_a_new_partition_is_reported_once_with_its_commit() -> None:
     """After an outage the next report has it."""
     store = Store()
-    told = made(store, lambda: HELD)
-    told.send([])
+    reports = new_reports(store, lambda: HELD)
+    reports.send([])
     store.away = 1
     with pytest.raises(StoreUnavailableError):
-        told.send([COMMIT])
-    told.send([])
-    told.send([])
-    told.send([COMMIT])
+        reports.send([COMMIT])
+    reports.send([])
+    reports.send([])
+    reports.send([COMMIT])
     assert [request.replicas for request in store.reports] == [None, HELD, HELD, None, HELD]
 
 
@@ -66,12 +66,12 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
     """The next report after the volume's answer has the partition."""
     monkeypatch.setattr(reports, "_VOLUME_WAIT_S", 0.05)
     let_go, store = threading.Event(), Store()
-    told = made(store, lambda: let_go.wait(HANG_S) and HELD)
-    told.send([COMMIT])
+    sender = new_reports(store, lambda: let_go.wait(HANG_S) and HELD)
+    sender.send([COMMIT])
     let_go.set()
-    assert told._replicas.wait(1, HANG_S)
-    told.send([])
-    told.send([])
+    assert sender._replicas.wait(1, HANG_S)
+    sender.send([])
+    sender.send([])
     assert [request.replicas for request in store.reports] == [None, HELD, None]
 
 
@@ -103,13 +103,13 @@ def renewal(task: str) -> api.Renew:
 def test_concurrent_steps_of_devices_share_one_report(third: str) -> None:
     """Each caller gets the outcomes of its own steps; an outage is raised to all."""
     store = Blocking()
-    told = made(store, lambda: HELD)
+    reports = new_reports(store, lambda: HELD)
     answers: dict[str, list[str]] = {}
 
     def send(*tasks: str) -> threading.Thread:
         def sending() -> None:
             try:
-                found = told.send([renewal(task) for task in tasks])
+                found = reports.send([renewal(task) for task in tasks])
                 answers[tasks[0]] = [outcome.outcome for outcome in found]
             except StoreUnavailableError as error:
                 answers[tasks[0]] = [str(error)]
@@ -121,7 +121,7 @@ def test_concurrent_steps_of_devices_share_one_report(third: str) -> None:
     first = send("a")
     assert store.asked.wait(HANG_S)
     others = [send("b", "lost"), send(third)]
-    until(lambda: len(told._waiting) == 2, "both wait")
+    until(lambda: len(reports._waiting) == 2, "both wait")
     store.may_answer.set()
     for thread in (first, *others):
         join(thread)

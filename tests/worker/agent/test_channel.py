@@ -133,12 +133,12 @@ def test_a_second_reader_continues_where_the_first_stopped(texts: list[str], rea
         cut = max(0, len(stream) - half)
         first, read = Channel(ours, FROM_CHILD), min(read, stream[:cut].count(b"\n") - 1)
         theirs.sendall(stream[:cut])
-        seen = [first.pending() for _ in range(read)]
+        observed = [first.pending() for _ in range(read)]
         last = first.pending()
         left = b"" if last is None else first.take_unread(last)
         second = Channel(ours, FROM_CHILD, left)
         theirs.sendall(stream[cut:])
         theirs.shutdown(socket.SHUT_WR)
         while (message := second.receive()) is not None:
-            seen.append(message)
-        assert last is None or seen == messages
+            observed.append(message)
+        assert last is None or observed == messages

@@ -120,7 +120,7 @@ class Nvml:
 
 
 @pytest.mark.parametrize(
-    ("nvml", "broken", "told"),
+    ("nvml", "broken", "reports"),
     [
         (Nvml(), [], []),
         (Nvml(rows=(0, 1, 1, 0)), ["H200 remaps a broken row of its memory at its next reset"], []),
@@ -129,11 +129,11 @@ class Nvml:
         (Nvml(slow=0x40), [], ["H200 is slowed down by heat"]),
     ],
 )
-def test_driver_events_are_classified(nvml: Nvml, broken: list[str], told: list[str]) -> None:
+def test_driver_events_are_classified(nvml: Nvml, broken: list[str], reports: list[str]) -> None:
     """Covers broken devices and mere notices."""
     found = Gpus(library=nvml).troubles(1)
     assert [each.text for each in found if each.is_broken] == broken
-    assert [each.text for each in found if not each.is_broken] == told
+    assert [each.text for each in found if not each.is_broken] == reports
 
 
 def test_a_gpu_lost_by_the_driver_is_found() -> None:
@@ -154,11 +154,11 @@ def test_a_real_worker_checks_its_machine_on_request(agents: Agents, kvs: KvsCli
     for _ in range(2):
         kvs.request_check("worker-0", CheckRequest(reason="somebody asked", by="somebody"))
 
-    def told() -> bool:
+    def has_result() -> bool:
         check = kvs.workers_health().of("worker-0").check
         return check is not None and check.ended is not None
 
-    until(told, "the check is told")
+    until(has_result, "the check is told")
     check = kvs.workers_health().of("worker-0").check
     assert check is not None
     assert check.result is not None

@@ -51,18 +51,18 @@ def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(ag
     agents.start(
         CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "^raise attempt", "action": "no_retry"}]'
     )
-    own = (
+    run_rules = (
         FailureRule(name="hidden", pattern="^raise attempt"),
         FailureRule(name="own", pattern="^crash attempt", action="retry_elsewhere"),
     )
     expected = {"raise": ("ours", "no_retry"), "crash": ("own", "retry_elsewhere")}
     for partition, (do, (name, action)) in enumerate(expected.items()):
-        told = agents.end_of(agents.give(partition, do, rules=own))
-        assert isinstance(told, TaskFailed)
-        assert told.failure.rule is not None
-        assert (told.failure.rule.name, told.failure.rule.action) == (name, action)
-        assert told.failure.rule.line == f"{do} attempt 1"
-    assert isinstance(agents.end_of(agents.give(2, "work", rules=own)), TaskCommitted)
+        end_event = agents.end_of(agents.give(partition, do, rules=run_rules))
+        assert isinstance(end_event, TaskFailed)
+        assert end_event.failure.rule is not None
+        assert (end_event.failure.rule.name, end_event.failure.rule.action) == (name, action)
+        assert end_event.failure.rule.line == f"{do} attempt 1"
+    assert isinstance(agents.end_of(agents.give(2, "work", rules=run_rules)), TaskCommitted)
 
 
 def test_the_rules_apply_to_preprocessing_too(agents: Agents) -> None:
@@ -72,12 +72,12 @@ def test_the_rules_apply_to_preprocessing_too(agents: Agents) -> None:
         CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "no-such-folder", "action": "quarantine"}]',
     )
     code = agents.learn(Columns())
-    own = (FailureRule(name="own", pattern="metadata", action="no_retry"),)
-    asked = (
-        ("no-such-folder", own, ("ours", "quarantine")),
-        ("d", own, ("own", "no_retry")),
+    run_rules = (FailureRule(name="own", pattern="metadata", action="no_retry"),)
+    cases = (
+        ("no-such-folder", run_rules, ("ours", "quarantine")),
+        ("d", run_rules, ("own", "no_retry")),
     )
-    for number, (dataset, rules, expected) in enumerate(asked):
+    for number, (dataset, rules, expected) in enumerate(cases):
         body = EtlTask(
             key=f"etl-1/etl/train/p{number}",
             experiment="one",
@@ -90,9 +90,9 @@ def test_the_rules_apply_to_preprocessing_too(agents: Agents) -> None:
             rules=rules,
         )
         agents.assign(body, attempt=1, devices=())
-        told = agents.end_of(body.key)  # its metadata is missing
-        assert isinstance(told, TaskFailed)
-        rule = told.failure.rule
-        assert rule is not None, told.failure.text
+        end_event = agents.end_of(body.key)  # its metadata is missing
+        assert isinstance(end_event, TaskFailed)
+        rule = end_event.failure.rule
+        assert rule is not None, end_event.failure.text
         assert (rule.name, rule.action) == expected
-        assert (told.failure.kind is FailureKind.DEVICE) == (expected == ("ours", "quarantine"))
+        assert (end_event.failure.kind is FailureKind.DEVICE) == (expected == ("ours", "quarantine"))

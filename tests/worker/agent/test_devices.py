@@ -66,11 +66,11 @@ def test_devices_are_a_number_from_1(text: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("given", "threads", "told"),
+    ("given", "threads", "message"),
     [(None, 2, "2"), ("8", 2, "2"), ("1", 2, "1"), ("all", 2, "2"), ("8", 4, "8")],
 )
 def test_a_process_sees_only_its_devices_and_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: int, message: str
 ) -> None:
     """It has the GPUs of its devices and its share of threads, or fewer if the user set that.
 
@@ -95,7 +95,7 @@ def test_a_process_sees_only_its_devices_and_threads(
         child.kill()
     environment = dict(line.split(b"=", 1) for line in found.split(b"\0") if line)
     assert environment[b"CUDA_VISIBLE_DEVICES"] == b"GPU-b,GPU-d"
-    assert environment[b"OMP_NUM_THREADS"] == told.encode()
+    assert environment[b"OMP_NUM_THREADS"] == message.encode()
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["worker-3.1.3.child.log"]
 
 

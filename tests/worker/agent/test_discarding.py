@@ -39,8 +39,8 @@ def test_named_and_newer_checkpoints_stay(tmp_path: Path) -> None:
     names = [name(sub_epoch) for sub_epoch in range(5)]
     for file in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside", "notes.txt", "useful.pt"):
         (tmp_path / file).touch()
-    gone = {path.name for path in outdated(tmp_path, 3, {names[1], "absent"})}
-    assert gone == {names[0], names[2], f".{names[0]}.1-2.aside"}
+    outdated_names = {path.name for path in outdated(tmp_path, 3, {names[1], "absent"})}
+    assert outdated_names == {names[0], names[2], f".{names[0]}.1-2.aside"}
 
 
 @given(sub_epoch=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))

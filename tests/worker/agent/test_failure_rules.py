@@ -145,7 +145,7 @@ def test_rules_of_the_cluster_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[", r"CEREBRO_FAILURE_RULES is no JSON"),
         ('{"name": "x"}', r"CEREBRO_FAILURE_RULES\[0\]: name is|expected a list of rules"),
@@ -157,7 +157,7 @@ def test_rules_of_the_cluster_come_from_the_environment() -> None:
         ('[{"name": "x", "pattern": "a", "why": "b"}]', r"has why, expected only name, pattern and action"),
     ],
 )
-def test_invalid_rules_of_the_cluster_are_refused_at_startup(text: str, told: str) -> None:
+def test_invalid_rules_of_the_cluster_are_refused_at_startup(text: str, message: str) -> None:
     """The error has the rule's number and the position in its pattern."""
-    with pytest.raises(ClusterError, match=told):
+    with pytest.raises(ClusterError, match=message):
         Settings.from_environment({**ENVIRONMENT, FAILURE_RULES: text})

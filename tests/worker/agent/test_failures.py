@@ -97,7 +97,7 @@ def test_chains_are_kept() -> None:
         except KeyError:
             raise TypeError("last")  # noqa: B904 - the context is what is tested
 
-    told = caught(chained).traceback
+    traceback = caught(chained).traceback
     order = [
         "ValueError: boom",
         "was the direct cause of",
@@ -105,9 +105,9 @@ def test_chains_are_kept() -> None:
         "During handling",
         "TypeError: last",
     ]
-    places = [told.index(part) for part in order]
+    places = [traceback.index(part) for part in order]
     assert places == sorted(places)
-    assert told.count("Traceback") == 3
+    assert traceback.count("Traceback") == 3
     assert "boom" not in caught(_hidden).traceback
 
 
@@ -132,9 +132,9 @@ def test_exception_groups_and_notes_are_included() -> None:
     """Each exception of a group and all notes are included."""
     first, second = ValueError("one"), KeyError("two")
     first.add_note("seen in the kitchen")
-    told = failure_of(ExceptionGroup("several", [first, second])).traceback
+    traceback = failure_of(ExceptionGroup("several", [first, second])).traceback
     for part in ("several", "ValueError: one", "seen in the kitchen", "KeyError: 'two'"):
-        assert part in told
+        assert part in traceback
 
 
 def test_long_chains_and_deep_recursion_are_cut() -> None:

@@ -34,24 +34,24 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[GangEndpoint]:
     """The leader's endpoint."""
     host = getattr(request, "param", HOSTS[0])
     try:
-        made = GangEndpoint(host, 0, TOKEN)
+        gang_endpoint = GangEndpoint(host, 0, TOKEN)
     except ClusterError as error:
         if host == HOSTS[0]:
             raise
         pytest.skip(f"this machine has no IPv6: {error}")
-    yield made
-    made.close()
+    yield gang_endpoint
+    gang_endpoint.close()
 
 
 @pytest.fixture
 def rank() -> Iterator[RemoteRank]:
     """Rank 1 of the attempt, on another worker."""
-    made = RemoteRank("worker-1, device 0", join_s=30)
-    yield made
-    made.kill()
+    remote_rank = RemoteRank("worker-1, device 0", join_s=30)
+    yield remote_rank
+    remote_rank.kill()
 
 
-def heard(end: socket.socket) -> bytes:
+def received(end: socket.socket) -> bytes:
     """Return the first data that the other worker receives."""
     end.settimeout(HANG_S)
     return end.recv(4096)
@@ -70,7 +70,7 @@ def test_early_messages_reach_a_late_member(
         if comes_first:
             endpoint.expect(ATTEMPT, {1: rank})
             rank.send(Rendezvous(address="here"))
-        assert b'"Rendezvous"' in heard(end)
+        assert b'"Rendezvous"' in received(end)
         Channel(end, TO_MEMBER).send(Ready())
         assert rank.channel.receive() == Ready()
     assert rank.channel.receive() is None
@@ -95,7 +95,7 @@ def test_a_member_with_a_wrong_token_is_refused(endpoint: GangEndpoint, rank: Re
         stranger.close()
     rank.send(Rendezvous(address="here"))
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
-        assert b'"Rendezvous"' in heard(end)
+        assert b'"Rendezvous"' in received(end)
 
 
 def test_a_leader_without_the_token_is_refused(endpoint: GangEndpoint) -> None:

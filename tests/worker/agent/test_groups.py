@@ -20,8 +20,8 @@ CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1
 BOTH = (0, 1)
 
 
-def give(agents: Agents, partition: int, do: str, **told: float) -> str:
-    return agents.give(partition, do, devices=BOTH, parallel_plan=PARALLEL_PLAN, **told)  # type: ignore[arg-type]
+def give(agents: Agents, partition: int, do: str, **options: float) -> str:
+    return agents.give(partition, do, devices=BOTH, parallel_plan=PARALLEL_PLAN, **options)  # type: ignore[arg-type]
 
 
 def failure_of(agents: Agents, key: str) -> Failure:

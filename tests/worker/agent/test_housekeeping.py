@@ -82,7 +82,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
 
 
-def made(parts: Any) -> Housekeeping:
+def new_housekeeping(parts: Any) -> Housekeeping:
     return Housekeeping(parts, parts, Metrics({}), parts, TaskLogs(0), expect_models=parts.expect_models)
 
 
@@ -100,7 +100,7 @@ def test_models_are_expected_when_training_data_appears(datasets: list[set[str]]
     """A new worker without data starts no process."""
     parts = Beside()
     parts.datasets = datasets
-    made(parts).run(Passes(5), 1.0)
+    new_housekeeping(parts).run(Passes(5), 1.0)
     assert parts.expected == expected
 
 
@@ -110,9 +110,9 @@ def test_failed_duties_are_retried(what: str, problem: Exception, caplog: pytest
     """The error is logged, and other duties continue."""
     beside = Beside()
     beside.problems[what] = (problem,)
-    own = made(beside)
-    own.run(Passes(2), 1.0)
-    assert own.newest_usage() == USAGE
+    housekeeping = new_housekeeping(beside)
+    housekeeping.run(Passes(2), 1.0)
+    assert housekeeping.newest_usage() == USAGE
     assert beside.acted
     assert f"{what.replace('act', 'reclaim')} left for later" in caplog.text
 

@@ -69,8 +69,8 @@ class Watchful(SubEpochSpec):
         self.seen = 0
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        made = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
-        return [made]
+        sequential = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
+        return [sequential]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         state = state_of(self)
@@ -100,9 +100,9 @@ class Printing(Watchful):
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         print("state", state_of(self))  # noqa: T201
-        made = super().create_models(hyperparams)
+        model = super().create_models(hyperparams)
         misbehave(hyperparams["misdeed"])
-        return made
+        return model
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         with torch.enable_grad():
@@ -256,8 +256,8 @@ class Worker:
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
     """A forkserver with torch imported, for all workers."""
-    with agent_forks("model_hopper.handler") as made:
-        yield made
+    with agent_forks("model_hopper.handler") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -268,10 +268,10 @@ def worker(agents: Agents, tmp_path: Path) -> Worker:
 @pytest.mark.slow
 def test_changes_of_a_model_to_its_process_do_not_affect_other_models(worker: Worker) -> None:
     """A sub-epoch queued behind a misbehaving model has the same results as in a new process."""
-    wanted, met = worker.computed(worker.train()), []
+    expected, met = worker.computed(worker.train()), []
     for misdeed in MISDEEDS:
         worker.train(misdeed)
-        if worker.computed(worker.train()) != wanted:
+        if worker.computed(worker.train()) != expected:
             met.append(misdeed)
     assert met == []
 
@@ -280,11 +280,11 @@ def test_changes_of_a_model_to_its_process_do_not_affect_other_models(worker: Wo
 def test_changes_of_a_task_to_its_process_do_not_affect_evaluations(worker: Worker) -> None:
     """Covers evaluations after evaluations and after sub-epochs."""
     trained = worker.trained()
-    wanted = worker.result(worker.evaluate(trained)).metrics
+    expected = worker.result(worker.evaluate(trained)).metrics
     for misdeed in ("default dtype", "patched layer", "global", "class attribute"):
         worker.result(worker.evaluate(trained, misdeed))
         worker.train(misdeed)
-        assert worker.result(worker.evaluate(trained)).metrics == wanted
+        assert worker.result(worker.evaluate(trained)).metrics == expected
 
 
 @pytest.mark.slow
@@ -298,6 +298,6 @@ def test_changes_of_a_task_to_its_process_do_not_affect_other_tasks(
     """Rows of a partition do not depend on earlier partitions either, in one process or several."""
     worker = Worker(agents, tmp_path, Printing(), devices)
     checkpoint = worker.trained()
-    wanted = worker.state(worker.give(kind, checkpoint, ""))
+    expected = worker.state(worker.give(kind, checkpoint, ""))
     worker.result(worker.give(kind, checkpoint, "all"))
-    assert worker.state(worker.give(kind, checkpoint, "")) == wanted
+    assert worker.state(worker.give(kind, checkpoint, "")) == expected

@@ -85,7 +85,7 @@ class Started:
         group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
         self._kills = KernelKills(group)
 
-        def made(device: int) -> ChildProcess:
+        def new_child(device: int) -> ChildProcess:
             setting = ChildSpec(
                 handler="tests.worker.agent.fake_handler",
                 python=sys.executable,
@@ -94,16 +94,16 @@ class Started:
             )
             return ChildProcess(setting, settings, group, self._kills)
 
-        self.made = made
-        self.child = made(0)
+        self.made = new_child
+        self.child = new_child(0)
 
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    made = Started(tmp_path)
-    yield made
-    made.child.kill()
+    started = Started(tmp_path)
+    yield started
+    started.child.kill()
 
 
 @pytest.mark.processes
@@ -283,6 +283,6 @@ def test_lack_of_memory_on_one_device_spares_tasks_on_others(small_group: Path, 
 def test_the_agent_reports_a_child_killed_by_the_kernel(small_group: Path, tmp_path: Path) -> None:
     """Uses real memory; the parent survives and reports the reason."""
 
-    told = run_in(small_group, _HUNGRY, ROOT, tmp_path)
-    assert told.startswith("out_of_memory | killed by the kernel for lack of memory"), told
-    assert "0.38 GiB" in told
+    answer = run_in(small_group, _HUNGRY, ROOT, tmp_path)
+    assert answer.startswith("out_of_memory | killed by the kernel for lack of memory"), answer
+    assert "0.38 GiB" in answer

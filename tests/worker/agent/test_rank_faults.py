@@ -186,8 +186,8 @@ class Training:
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
     """A forkserver with torch imported, for all workers and ranks."""
-    with agent_forks("model_hopper.handler") as made:
-        yield made
+    with agent_forks("model_hopper.handler") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def training(agents: Agents, tmp_path: Path) -> Training:
     return Training(agents, tmp_path)
 
 
-def gone(groups: list[int]) -> bool:
+def has_ended(groups: list[int]) -> bool:
     return not any(members(group) for group in groups)
 
 
@@ -267,7 +267,7 @@ def test_a_rank_killed_in_any_batch_changes_no_weight(training: Training, rank: 
 
     `benchmarks techniques` measures the detection time.
     """
-    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
+    expected = training.weights(training.result(training.give("whole", run="fit-2")))
     for attempt, step in enumerate((1, 7, 15), 1):
         name = f"hit{attempt}"
         failure = training.failure(
@@ -275,9 +275,9 @@ def test_a_rank_killed_in_any_batch_changes_no_weight(training: Training, rank: 
         )
         assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank), failure
         assert f"rank {rank} of 2 (device {rank}): the process ended by signal SIGKILL" in failure.message
-        assert gone(training.groups(name))
+        assert has_ended(training.groups(name))
     retried = training.result(training.give("after", attempt=4), 4)
-    same(training.weights(retried), wanted)
+    same(training.weights(retried), expected)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
 
     A single-device sub-epoch restarts instead.
     """
-    wanted = training.weights(
+    expected = training.weights(
         training.result(training.give("whole", run="fit-2", parallel_plan=parallel_plan))
     )
     key = training.give("cut", pause_s=1.0, parallel_plan=parallel_plan)
@@ -333,7 +333,7 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
     failure = training.failure(key)
     assert (failure.kind, "goes on from there" in failure.message) == (FailureKind.PREEMPTED, True), failure
     assert training.process.wait(LIMIT_S) == 0
-    assert gone(training.groups("cut"))
+    assert has_ended(training.groups("cut"))
     (saved,) = training.saves(key)
     assert 0 < saved.batch < 16
     training.begin()
@@ -341,7 +341,7 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
         training.give("resumed", attempt=2, savepoint=saved, parallel_plan=parallel_plan), 2
     )
     assert resumed.resumed_rows == saved.rows
-    same(training.weights(resumed), wanted)
+    same(training.weights(resumed), expected)
     other = training.result(training.give("other", run="fit-3", savepoint=saved, parallel_plan=None))
     assert (other.resumed_rows, other.rows) == (0, 61)
 
@@ -352,7 +352,7 @@ def test_timed_savepoints_include_all_ranks(agents: Agents, tmp_path: Path) -> N
     After a rank is killed, the next attempt resumes bit-identically; a damaged savepoint costs only itself.
     """
     training = Training(agents, tmp_path, savepoint_s="0.2")
-    wanted = training.weights(training.result(training.give("whole", run="fit-2")))
+    expected = training.weights(training.result(training.give("whole", run="fit-2")))
     key = training.give("hit", pause_s=1.0)
     pids = training.pids("hit")
     until(lambda: bool(training.saves(key)), "a savepoint")
@@ -361,8 +361,8 @@ def test_timed_savepoints_include_all_ranks(agents: Agents, tmp_path: Path) -> N
     newest = training.saves(key)[-1]
     resumed = training.result(training.give("resumed", run="fit-3", savepoint=newest))
     assert resumed.resumed_rows == newest.rows
-    same(training.weights(resumed), wanted)
+    same(training.weights(resumed), expected)
     training.damage(newest.checkpoint)
     again = training.result(training.give("again", run="fit-4", savepoint=newest))
     assert again.resumed_rows == 0
-    same(training.weights(again), wanted)
+    same(training.weights(again), expected)

@@ -20,9 +20,9 @@ RANKS, LAST = 3, 400
 def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
     """Make a page for each rank."""
     RankPage.make(folder / PAGE, size)
-    made = [RankPage(folder / PAGE, size) for _ in range(size)]
-    yield made
-    for page in made:
+    rank_pages = [RankPage(folder / PAGE, size) for _ in range(size)]
+    yield rank_pages
+    for page in rank_pages:
         page.close()
 
 
@@ -72,8 +72,8 @@ def test_all_ranks_stop_at_the_same_batch(tmp_path: Path, seed: int) -> None:
                 return
             time.sleep(paces[rank][batch])
 
-    with pages(tmp_path, RANKS) as made:
-        threads = [threading.Thread(target=run, args=(page, rank)) for rank, page in enumerate(made)]
+    with pages(tmp_path, RANKS) as rank_pages:
+        threads = [threading.Thread(target=run, args=(page, rank)) for rank, page in enumerate(rank_pages)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -18,8 +18,8 @@ def test_a_running_sub_epoch_reports_its_stacks_and_continues(agents: Agents, kv
     agents.start()
     key = agents.give(1, "wait")
     agents.begun(1)
-    asked, text = stacks_of(kvs, "one", key)
-    assert (asked.worker, asked.attempt) == ("worker-0", 1)
+    request, text = stacks_of(kvs, "one", key)
+    assert (request.worker, request.attempt) == ("worker-0", 1)
     assert "fake_handler.py" in text
     until(lambda: text.splitlines()[-1] in agents.log(1), "the log has it, too")
     stacks_of(kvs, "one", key)

@@ -28,10 +28,10 @@ ends = st.lists(
 
 @given(ends, st.randoms(use_true_random=False))
 def test_the_root_cause_does_not_depend_on_the_order_of_reports(
-    told: Sequence[tuple[int, Failure | None]], chance: random.Random
+    reports: Sequence[tuple[int, Failure | None]], chance: random.Random
 ) -> None:
     """It is the earliest failure that is not a lost peer."""
-    found = [RankEnd(rank=rank, at=at, failure=failure) for rank, (at, failure) in enumerate(told)]
+    found = [RankEnd(rank=rank, at=at, failure=failure) for rank, (at, failure) in enumerate(reports)]
     heard = list(found)
     chance.shuffle(heard)
     verdict = decisive(heard)

@@ -121,8 +121,8 @@ def test_no_common_folder_opens_a_volume(tmp_path: Path) -> None:
     temporary.mkdir()
     home = {"HOME": str(tmp_path / "home"), "HF_HOME": str(tmp_path / "models"), "TORCH_HOME": "relative"}
     found = common_folders(home, temporary, [tmp_path / "more"], volumes)
-    wanted = [temporary, Path("/dev/shm"), tmp_path / "models", tmp_path / "more", tmp_path / "home/.nv"]
-    assert {path.resolve() for path in wanted} <= set(found)
+    expected = [temporary, Path("/dev/shm"), tmp_path / "models", tmp_path / "more", tmp_path / "home/.nv"]
+    assert {path.resolve() for path in expected} <= set(found)
     assert not any((tmp_path / "home/.cache/v/shards").resolve().is_relative_to(path) for path in found)
 
 
@@ -183,10 +183,10 @@ def test_user_code_cannot_read_or_write_foreign_files(started: Agents, tmp_path:
     other = tmp_path / "checkpoints/other/fit-1/m00/u00000.pt"
     other.parent.mkdir(parents=True)
     other.write_text("theirs")
-    own = tmp_path / "checkpoints/one/note"
-    for number, path in enumerate([own, tmp_path / "temporary/x", Path("/dev/null")]):
+    own_file = tmp_path / "checkpoints/one/note"
+    for number, path in enumerate([own_file, tmp_path / "temporary/x", Path("/dev/null")]):
         assert isinstance(started.end_of(started.give(number, f"write {path}")), TaskCommitted)
-    assert own.read_text() == "user code's"
+    assert own_file.read_text() == "user code's"
     for number, do in enumerate([f"write {other}", f"write {tmp_path}/new", f"read {other}"], 10):
         kind, message = started.failure(started.give(number, do))
         assert kind is FailureKind.USER_ERROR
@@ -212,11 +212,11 @@ def test_user_code_cannot_change_metadata_of_foreign_files(started: Agents, tmp_
     other.parent.mkdir(parents=True)
     other.write_text("theirs")
     other.chmod(0o644)
-    own = tmp_path / "checkpoints/one/note"
-    assert isinstance(started.end_of(started.give(0, f"write {own}")), TaskCommitted)
-    for number, do in enumerate([f"chmod {own}", f"mark {own}", f"chmod {tmp_path}/temporary"], 1):
+    own_file = tmp_path / "checkpoints/one/note"
+    assert isinstance(started.end_of(started.give(0, f"write {own_file}")), TaskCommitted)
+    for number, do in enumerate([f"chmod {own_file}", f"mark {own_file}", f"chmod {tmp_path}/temporary"], 1):
         assert isinstance(started.end_of(started.give(number, do)), TaskCommitted)
-    assert (own.stat().st_mode & 0o777, os.listxattr(own)) == (0o700, ["user.mark"])
+    assert (own_file.stat().st_mode & 0o777, os.listxattr(own_file)) == (0o700, ["user.mark"])
     for number, do in enumerate([f"chmod {other}", f"mark {other}", f"chmod {other.parent}"], 10):
         kind, message = started.failure(started.give(number, do))
         assert kind is FailureKind.USER_ERROR

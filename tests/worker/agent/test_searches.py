@@ -44,7 +44,7 @@ class Broken(Procedure):
         return [models[0]]
 
 
-def ask(agents: Agents, code: str, question: SearchTaskRequest, number: int) -> Any:
+def answer_of(agents: Agents, code: str, question: SearchTaskRequest, number: int) -> Any:
     """Assign a search request to the worker; return the final event."""
     task = SearchTask(
         key=f"fit-1/search/actions-{number}",
@@ -59,7 +59,7 @@ def ask(agents: Agents, code: str, question: SearchTaskRequest, number: int) -> 
     return agents.end_of(task.key)
 
 
-def asked(code: str, *reports: Report) -> ActionsRequest:
+def actions_request(code: str, *reports: Report) -> ActionsRequest:
     """Return a request for a procedure's actions, from the first one on."""
     return ActionsRequest(
         search=SearchRequest(procedure=OwnProcedure(code=code, name="Mine"), space=SPACE),
@@ -79,13 +79,13 @@ def test_a_worker_answers_requests_of_searches(agents: Agents) -> None:
     drawn = Suggested(number=0, hyperparams={"lr": 0.1, "batch_size": 1})
     code = agents.learn(Halving(models=3))
     for number, reports in enumerate([(), (drawn,)]):
-        done = ask(agents, code, asked(code, *reports), number)
+        done = answer_of(agents, code, actions_request(code, *reports), number)
         assert isinstance(done, TaskCommitted), done
         assert done.result.answer is not None
         assert done.result.answer.actions[0] == (SuggestAction(count=3),)
         assert len(done.result.answer.actions) == 1 + len(reports)
     broken = agents.learn(Broken())
-    failed = ask(agents, broken, asked(broken, drawn), 2)
+    failed = answer_of(agents, broken, actions_request(broken, drawn), 2)
     assert isinstance(failed, TaskFailed)
     assert failed.failure.kind is FailureKind.USER_ERROR
     assert failed.failure.message == "IndexError: list index out of range"
@@ -100,7 +100,7 @@ def test_a_worker_suggests_values_without_user_code(agents: Agents, sampler: Sam
     agents.start(handler="cerebro.worker.searches")
     known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
     question = suggestions_request(sampler, SPACE, known, range(3), 5)
-    values = ask(agents, "", question, 3)
+    values = answer_of(agents, "", question, 3)
     assert isinstance(values, TaskCommitted), values
     assert values.result.answer is not None
     assert values.result.answer.values == tuple(values_for(question))

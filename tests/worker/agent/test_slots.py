@@ -31,10 +31,10 @@ def test_each_device_runs_its_own_task(agents: Agents) -> None:
     pids = [agents.begun(number) for number in (0, 1)]
     assert pids[0] != pids[1]
 
-    def told() -> str:
+    def states() -> str:
         return agents.bench.store.workers()[0].running or ""
 
-    until(lambda: all(f"one/{key}" in told() for key in keys), "both are told of")
+    until(lambda: all(f"one/{key}" in states() for key in keys), "both are told of")
     for number in (0, 1):
         agents.gate(number).touch()
     for number, key in enumerate(keys):

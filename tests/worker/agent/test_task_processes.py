@@ -86,14 +86,14 @@ def test_a_refused_fork_costs_no_task(
 @pytest.mark.processes
 def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent could never reap it."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     def refuse(pid: int) -> int:
-        asked.append(pid)
+        requests.append(pid)
         raise FULL
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     with pytest.raises(BlockingIOError):
         _TaskProcess(lambda channel: cast(None, channel.receive()), ())
     with pytest.raises(ChildProcessError):
-        os.waitpid(asked[0], os.WNOHANG)
+        os.waitpid(requests[0], os.WNOHANG)

@@ -130,15 +130,15 @@ def test_trials_run_in_fresh_forks_with_imports_done(agents: Agents, tmp_path: P
     write_split(volumes_in(tmp_path), "train", 1)
     notes = tmp_path / "notes"
     code = agents.learn(Marking(notes))
-    seen = []
+    observed = []
     for number in range(3):
         notes.unlink(missing_ok=True)
         task = trial(code, ParallelPlan(technique="single"), **{f"number{number}": 1})
         task = task.model_copy(update={"key": f"fit-1/trial/g1{number}/single", "group": f"g1{number}"})
         agents.assign(task, attempt=1, devices=(0,))
         assert result_of(agents, task.key).trial is not None
-        seen.append(notes.read_text().splitlines()[0].split())
-    processes, parents, marks = zip(*seen, strict=True)
+        observed.append(notes.read_text().splitlines()[0].split())
+    processes, parents, marks = zip(*observed, strict=True)
     assert len(set(processes)) == 3
     assert len(set(parents)) == 1
     assert set(marks) == {"False"}

@@ -122,7 +122,7 @@ def test_the_death_of_user_code_is_reported_with_its_signal(
 # --- retention of children --------------------------------------------------------------------------
 
 
-class Kept:
+class WarmChildren:
     """A worker's children with memory usage set by the test."""
 
     def __init__(self, root: Path) -> None:
@@ -177,17 +177,17 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmChildren]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    made = Kept(tmp_path)
-    yield made
-    made.children.end_all()
+    kept_children = WarmChildren(tmp_path)
+    yield kept_children
+    kept_children.children.end_all()
 
 
 ETL, MODEL = "tests.worker.agent.fake_handler", "tests.worker.agent.warm_handler"
 
 
-def test_a_prepared_process_runs_the_first_task(kept: Kept) -> None:
+def test_a_prepared_process_runs_the_first_task(kept: WarmChildren) -> None:
     """No process starts on a device with an idle or busy one."""
     busy = kept.take(MODEL, devices=(1,))
     kept.make_ready(MODEL, 0, 1)
@@ -199,7 +199,7 @@ def test_a_prepared_process_runs_the_first_task(kept: Kept) -> None:
     assert is_running(busy.pid)
 
 
-def test_the_newest_idle_processes_are_kept(kept: Kept) -> None:
+def test_the_newest_idle_processes_are_kept(kept: WarmChildren) -> None:
     """One per device and one more stay, shortly after their last task. Busy processes do not count."""
     busy = kept.take(MODEL)
     pids = [kept.task(ETL, devices=(device,)) for device in (1, 2, 3, 4)]
@@ -212,7 +212,7 @@ def test_the_newest_idle_processes_are_kept(kept: Kept) -> None:
     assert is_running(busy.pid)
 
 
-def test_idle_processes_end_when_memory_is_short(kept: Kept) -> None:
+def test_idle_processes_end_when_memory_is_short(kept: WarmChildren) -> None:
     """This happens next to a busy process and on an idle worker; reclaimable page cache is not counted."""
     etl = kept.task(ETL)
     kept.use(50, droppable=45)
@@ -229,7 +229,7 @@ def test_idle_processes_end_when_memory_is_short(kept: Kept) -> None:
     assert not is_running(model.pid)
 
 
-def test_a_group_keeps_processes_of_earlier_tasks(kept: Kept) -> None:
+def test_a_group_keeps_processes_of_earlier_tasks(kept: WarmChildren) -> None:
     """The end of a device's earlier single task, however late, neither frees nor ends the group's processes."""
     alone = [kept.take(ETL, devices=(number,)) for number in (0, 1)]
     group = kept.take_parts(ETL, (0, 1), (0,), (1,))
@@ -245,7 +245,7 @@ def test_a_group_keeps_processes_of_earlier_tasks(kept: Kept) -> None:
     assert not kept.children.take_again((0, 1), group)
 
 
-def test_a_spent_process_runs_no_other_task(kept: Kept) -> None:
+def test_a_spent_process_runs_no_other_task(kept: WarmChildren) -> None:
     """The failure may have left its modules in any state."""
     child = kept.take(ETL)
     kept.children.done((0,), is_spent=True)

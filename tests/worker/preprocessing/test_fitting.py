@@ -68,21 +68,21 @@ def passing(spec: Any, paths: list[Path], folder: Path, **given: Any) -> FitPass
 def test_each_row_is_read_once_in_a_fixed_order(cut: list[int], batch_rows: int) -> None:
     """Batches have at most `batch_rows` rows, and the random state at the start is fixed."""
     with TemporaryDirectory() as name:
-        folder, told = Path(name), []
-        made = passing(
+        folder, messages = Path(name), []
+        passes = passing(
             Collecting(batch_rows),
             parts(folder, cut),
             folder,
-            on_rows=lambda rows, total: told.append((rows, total)),
+            on_rows=lambda rows, total: messages.append((rows, total)),
         )
-        ids, sizes, _, drawn = made.fit()
+        ids, sizes, _, drawn = passes.fit()
         random.random()
         assert passing(Collecting(batch_rows), parts(folder, cut), folder).fit()[3] == drawn
     assert ids == list(range(sum(cut)))
     assert max(sizes) <= batch_rows
-    assert made.rows == sum(cut)
-    assert told[0] == (0, sum(cut))
-    assert told[-1] == (sum(cut), sum(cut))
+    assert passes.rows == sum(cut)
+    assert messages[0] == (0, sum(cut))
+    assert messages[-1] == (sum(cut), sum(cut))
 
 
 class Remote(FolderStore):

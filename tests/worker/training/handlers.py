@@ -84,8 +84,8 @@ def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None
     context = Context(Channel(theirs, TO_CHILD), volumes, cores=1, memory_bytes=memory_bytes)
     context.user_code.learn({SHA: encode(spec).encoded})
     with ours, theirs:
-        made = Handler(context)
+        handler = Handler(context)
         try:
-            yield made
+            yield handler
         finally:
-            made._loader.shutdown()
+            handler._loader.shutdown()

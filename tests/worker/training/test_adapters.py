@@ -43,7 +43,7 @@ def example(heading: str, number: int) -> str:
     return found
 
 
-def made(code: str, **names: Any) -> dict[str, Any]:
+def run_code(code: str, **names: Any) -> dict[str, Any]:
     """Run code of the page in a module with these names; return its globals."""
     module = {**SPEC_NAMES, "__name__": "coming_from", **names}
     exec(code, module)
@@ -125,7 +125,7 @@ def with_dropout() -> torch.nn.Sequential:
 
 def test_a_script_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
     """Compares the page's "before" script with its "after" spec, with dropout."""
-    spec = made(example("A PyTorch script", 1))["Classifier"]()
+    spec = run_code(example("A PyTorch script", 1))["Classifier"]()
     spec.create_models = lambda hyperparams: [with_dropout()]
 
     def train(network: torch.nn.Module, loader: Iterable[Any]) -> None:
@@ -173,7 +173,7 @@ def lightning_fit(module: Any, loader: Iterable[Any]) -> None:
 
 def test_a_lightning_module_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
     """Compares its Trainer's loop with the page's loop."""
-    spec = made(example("Lightning", 1), LitClassifier=LitClassifier)["Classifier"]()
+    spec = run_code(example("Lightning", 1), LitClassifier=LitClassifier)["Classifier"]()
     assert_same(hopped(spec, rows, tmp_path), stayed(spec, lightning_fit, rows))
 
 
@@ -238,7 +238,7 @@ def arranged(batch: Any) -> Mapping[str, Any]:
 
 def test_the_loop_instead_of_the_trainer_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
     """Uses a Hugging Face model without gradient clipping and schedule."""
-    spec = made(example("The Trainer of Hugging Face", 1), **HUGGING_FACE)["Classifier"]()
+    spec = run_code(example("The Trainer of Hugging Face", 1), **HUGGING_FACE)["Classifier"]()
     train = spec.train
     spec.train = lambda models, checkpoint, loader, given: train(models, checkpoint, Dicts(loader), given)
 
@@ -266,7 +266,7 @@ class Dicts:
 
 def test_the_trainer_of_hugging_face_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
     """Compare one Trainer per sub-epoch, which seeds with 42 each time, with one Trainer for all batches."""
-    module = made(example("The Trainer of Hugging Face", 2), **HUGGING_FACE)
+    module = run_code(example("The Trainer of Hugging Face", 2), **HUGGING_FACE)
     code = example("The Trainer of Hugging Face", 2)
     assert "{**inputs" in code
 

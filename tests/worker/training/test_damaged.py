@@ -191,10 +191,10 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
     """
     threads = torch.get_num_threads()
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        made = Worker(Path(name))
+        worker = Worker(Path(name))
 
         def counted(file: Any, buffer: memoryview) -> memoryview:
-            made.spec.moments.pass_one()
+            worker.spec.moments.pass_one()
             return durable_fill(file, buffer)
 
         durable_fill = durable.fill
@@ -203,11 +203,11 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
         patch.setattr(verified_file, "fill", counted)
         patch.setattr(handler, "_SMALL_BYTES", small_bytes)
         try:
-            yield made
+            yield worker
         finally:
-            made.handler._loader.shutdown()
+            worker.handler._loader.shutdown()
             torch.set_num_threads(threads)
-            for end in made.ends:
+            for end in worker.ends:
                 end.close()
 
 

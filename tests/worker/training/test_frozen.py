@@ -384,8 +384,8 @@ def test_a_base_is_removed_with_its_last_reference(
             reference = trainee.save(root, name(sub_epoch, attempt))
             assert reference is not None
         assert reference is not None
-        gone = outdated(root, sub_epoch, {each.name for each in kept})
-        for path in gone:
+        outdated_files = outdated(root, sub_epoch, {each.name for each in kept})
+        for path in outdated_files:
             path.unlink()
         newest = reference
         for each in (*kept, newest):
@@ -415,8 +415,8 @@ def test_users_get_a_checkpoint_as_one_file(tmp_path: Path) -> None:
     path = files.merged(reference)
     expected = save(tmp_path, "plain", trainee.state())
     assert path.read_bytes() == (tmp_path / expected.name).read_bytes()
-    made = path.stat().st_mtime_ns
-    assert files.merged(reference).stat().st_mtime_ns == made
+    modified_ns = path.stat().st_mtime_ns
+    assert files.merged(reference).stat().st_mtime_ns == modified_ns
     path.write_bytes(b"damaged")
     assert files.merged(reference).stat().st_size == reference.size
     damaged_bases()["cut"](volumes.checkpoints / bases(volumes.checkpoints)[0])

@@ -85,12 +85,12 @@ def test_ids_belong_to_the_current_batch(feed: InstrumentedLoader, tmp_path: Pat
     id_of = {int(label): row_id for label, row_id in zip(outputs, stored.ids(), strict=True)}
     assert feed.ids == []
     for _ in range(2):
-        seen = []
+        observed = []
         for _, labels in feed:
             assert feed.ids == [id_of[int(label)] for label in labels]
-            seen += feed.ids
-        assert sorted(seen) == sorted(stored.ids())
-        assert feed.ids == seen[-2:]
+            observed += feed.ids
+        assert sorted(observed) == sorted(stored.ids())
+        assert feed.ids == observed[-2:]
     _, labels = next(iter(feed))
     assert feed.ids == [id_of[int(label)] for label in labels]
 

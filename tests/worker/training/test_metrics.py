@@ -110,7 +110,7 @@ def test_any_terms_of_a_log_can_be_merged(ratios: list[tuple[float, float]]) -> 
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told"),
+    ("metrics", "message"),
     [
         ({"x" * 5_000_000: 1.0}, "names a metric 'xxx.*expected 1 to 200 characters"),
         ({"": 1.0}, "expected 1 to 200 characters"),
@@ -120,9 +120,9 @@ def test_any_terms_of_a_log_can_be_merged(ratios: list[tuple[float, float]]) -> 
         ({f"m{number}": 1.0 for number in range(1001)}, "1001 metrics, expected at most 1000"),
     ],
 )
-def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], told: str) -> None:
+def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], message: str) -> None:
     """The log stores them for each sub-epoch. Error messages are bounded too."""
-    with pytest.raises(MetricError, match=f"(?s){told}") as caught:
+    with pytest.raises(MetricError, match=f"(?s){message}") as caught:
         checked_metrics(metrics, "train", "here")
     assert len(str(caught.value)) < 500
 
@@ -145,7 +145,7 @@ def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (np.ma.masked, "a masked value for 'm'"),
         (np.ma.array([1.0], mask=[True]).mean(), "a masked value for 'm'"),
@@ -167,14 +167,14 @@ def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> No
         (None, "a NoneType for 'm', expected one number"),
     ],
 )
-def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> None:
+def test_values_that_are_no_exact_number_are_refused(value: Any, message: str) -> None:
     """A masked value would count as 0.0 and win with mode="min"."""
-    with pytest.raises(MetricError, match=told):
+    with pytest.raises(MetricError, match=message):
         checked_metrics({"m": value}, "test", "here")
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "told"),
+    ("value", "error", "message"),
     [
         (Ratio(1, -1), MetricError, r"1.0 / -1.0 for 'f1', expected a denominator above 0"),
         (Ratio(1, 0), MetricError, "nothing to count"),
@@ -188,14 +188,14 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> N
         ([1, 2], MetricError, "a list for 'f1'"),
     ],
 )
-def test_invalid_metrics_are_refused(value: Any, error: type[Exception], told: str) -> None:
+def test_invalid_metrics_are_refused(value: Any, error: type[Exception], message: str) -> None:
     """The error has the name, the value's type and the expected one."""
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         checked_metrics({"f1": value}, "test", "here")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "merges", "told"),
+    ("metrics", "merges", "message"),
     [
         (
             {"f1": 0.5, "loss": 1.0},
@@ -215,10 +215,10 @@ def test_invalid_metrics_are_refused(value: Any, error: type[Exception], told: s
     ],
 )
 def test_metrics_that_cannot_be_merged_are_refused(
-    metrics: Measured, merges: dict[str, bool], told: str
+    metrics: Measured, merges: dict[str, bool], message: str
 ) -> None:
     """The error names the model and the remedy. A missing ranking metric is refused too."""
-    with pytest.raises(MetricError, match=told):
+    with pytest.raises(MetricError, match=message):
         require_mergeable(metrics, merges, ("loss",), "m03", "epoch 2, partition 1")
 
 

@@ -64,8 +64,8 @@ def _threads_stay() -> Iterator[None]:
 
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[Handler]:
-    with handler_of(Cosine(), volumes_in(tmp_path)) as made:
-        yield made
+    with handler_of(Cosine(), volumes_in(tmp_path)) as task_handler:
+        yield task_handler
 
 
 @pytest.mark.parametrize("seed", [0, 1])

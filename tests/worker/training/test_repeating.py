@@ -151,8 +151,8 @@ def test_sub_epochs_of_gangs_are_replayed_on_all_of_their_partitions(tmp_path: P
     def again(is_single: bool) -> Any:
         place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"
         place.mkdir()
-        made = repeat(folders[0], 2, is_single=is_single)
-        return replace(made, folders=folders, rows={0: 13, 1: 9}).train(model, place).state()
+        repeated = repeat(folders[0], 2, is_single=is_single)
+        return replace(repeated, folders=folders, rows={0: 13, 1: 9}).train(model, place).state()
 
     one, other, alone = again(False), again(False), again(True)
     assert list(differences(one, other)) == []

@@ -78,7 +78,7 @@ def preparing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Chec
     template(network, dataloader, checkpoint)
 
 
-def told(
+def resumable_loop(
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
 ) -> Callable[[torch.nn.Module, DataLoader, Checkpoint], object]:
     """Return the loop with the user's permission to resume."""
@@ -114,7 +114,7 @@ def test_a_sub_epoch_with_unsaved_variables_has_no_savepoints(
         one.attempt(set(range(BATCHES)))
         assert one.taken == []
         assert [why in record.getMessage() for record in caplog.records] == [True]
-        one.spec = Loop(told(loop))
+        one.spec = Loop(resumable_loop(loop))
         one.attempt({3, 4, 7})
         assert one.taken == [4]
 

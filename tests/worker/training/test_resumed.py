@@ -95,9 +95,9 @@ def worker(volumes: Volumes, cores: int = 1) -> Iterator[Worker]:
 @pytest.fixture
 def volumes(tmp_path: Path) -> Iterator[Volumes]:
     threads = torch.get_num_threads()
-    made = volumes_in(tmp_path)
-    write_split(made, "train", 1)
-    yield made
+    volume_roots = volumes_in(tmp_path)
+    write_split(volume_roots, "train", 1)
+    yield volume_roots
     torch.set_num_threads(threads)
 
 

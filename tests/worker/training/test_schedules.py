@@ -27,7 +27,7 @@ def _chained(optimizer: Optimizer, total: int) -> Any:
     )
 
 
-class Own(S.LRScheduler):
+class UserSchedule(S.LRScheduler):
     """A user-defined schedule."""
 
     def __init__(self, optimizer: Optimizer, total: int) -> None:
@@ -72,14 +72,14 @@ SCHEDULES: dict[str, Make] = {
     "averaging": lambda optimizer, total: torch.optim.swa_utils.SWALR(optimizer, 0.01, anneal_epochs=total),
     "sequential": _warm_cosine,
     "chained": _chained,
-    "own": Own,
+    "own": UserSchedule,
     "exponential": lambda optimizer, total: S.ExponentialLR(optimizer, 0.01 ** (1 / total)),
     "callable": lambda optimizer, total: S.LambdaLR(optimizer, Decay(total)),
     "table": Table,
 }
 
 
-def made(make: Make, total: int) -> tuple[Optimizer, Any]:
+def optimizer_and_schedule(make: Make, total: int) -> tuple[Optimizer, Any]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
     return optimizer, make(optimizer, total)
 
@@ -97,7 +97,7 @@ def rates(optimizer: Optimizer, schedule: Any, steps: int) -> list[float]:
 def trained(make: Make, total: int, steps: int) -> Checkpoint:
     """Return the checkpoint after `steps` steps of a schedule."""
     checkpoint = Checkpoint()
-    optimizer, schedule = made(make, total)
+    optimizer, schedule = optimizer_and_schedule(make, total)
     checkpoint.track(optimizer=optimizer, schedule=schedule)
     rates(optimizer, schedule, steps)
     checkpoint.settle()
@@ -105,7 +105,7 @@ def trained(make: Make, total: int, steps: int) -> Checkpoint:
 
 
 def tracking(checkpoint: Checkpoint, make: Make, total: int, how: str = "together") -> tuple[Optimizer, Any]:
-    optimizer, schedule = made(make, total)
+    optimizer, schedule = optimizer_and_schedule(make, total)
     if how == "together":
         checkpoint.track(optimizer=optimizer, schedule=schedule)
     elif how == "turned":
@@ -121,7 +121,7 @@ def tracking(checkpoint: Checkpoint, make: Make, total: int, how: str = "togethe
 def test_a_longer_training_continues_on_the_longer_curve(name: str, how: str) -> None:
     """After 8 of 8 steps, 8 more are granted. Their rates are steps 8 to 15 of a schedule for 16."""
     make = SCHEDULES[name]
-    expected = rates(*made(make, 16), 16)[16:]
+    expected = rates(*optimizer_and_schedule(make, 16), 16)[16:]
     checkpoint = trained(make, 8, 8)
     first = rates(*tracking(checkpoint, make, 16, how), 5)
     checkpoint.settle()
@@ -134,7 +134,7 @@ def test_a_schedule_follows_a_new_length_of_training(name: str) -> None:
     """Covers longer and shorter lengths."""
     make = SCHEDULES[name]
     for before, now in ((8, 16), (16, 8)):
-        expected = rates(*made(make, now), 7)[10:]
+        expected = rates(*optimizer_and_schedule(make, now), 7)[10:]
         assert rates(*tracking(trained(make, before, 5), make, now), 2) == pytest.approx(expected, abs=1e-9)
 
 
@@ -144,10 +144,10 @@ def test_user_code_may_advance_a_new_schedule_before_tracking_it(name: str, now:
     """No step is taken twice, whether the length changes or not. Compares learning rates only."""
     make = SCHEDULES[name]
     checkpoint = trained(make, 16, 7)
-    optimizer, schedule = made(make, now)
+    optimizer, schedule = optimizer_and_schedule(make, now)
     rates(optimizer, schedule, 7)
     checkpoint.track(optimizer=optimizer, schedule=schedule)
-    found, expected = rates(optimizer, schedule, 4), rates(*made(make, now), 11)[14:]
+    found, expected = rates(optimizer, schedule, 4), rates(*optimizer_and_schedule(make, now), 11)[14:]
     assert found[::2] == pytest.approx(expected[::2], abs=1e-9)
 
 
@@ -165,7 +165,7 @@ def test_a_schedule_created_after_its_optimizer_was_restored_is_refused() -> Non
     """It would start from the last rate of the old curve. Without a change of length it is accepted."""
     for total, is_refused in ((8, False), (16, True)):
         checkpoint = trained(S.CosineAnnealingLR, 8, 6)
-        optimizer, _ = made(S.ConstantLR, 1)
+        optimizer, _ = optimizer_and_schedule(S.ConstantLR, 1)
         optimizer = torch.optim.SGD(optimizer.param_groups[0]["params"], lr=0.1, momentum=0.9)
         checkpoint.track(optimizer=optimizer)
         schedule = S.CosineAnnealingLR(optimizer, total)
@@ -174,7 +174,10 @@ def test_a_schedule_created_after_its_optimizer_was_restored_is_refused() -> Non
                 checkpoint.track(schedule=schedule)
         else:
             checkpoint.track(schedule=schedule)
-            assert rates(optimizer, schedule, 2) == rates(*made(S.CosineAnnealingLR, 8), 8)[12:]
+            assert (
+                rates(optimizer, schedule, 2)
+                == rates(*optimizer_and_schedule(S.CosineAnnealingLR, 8), 8)[12:]
+            )
 
 
 def test_a_learning_rate_tensor_stays_a_tensor() -> None:

@@ -34,7 +34,7 @@ def hopped(state: State, folder: Path) -> State:
     return load(folder, save(folder, "u0.pt", state), CPU)
 
 
-def kept(value: Any, folder: Path) -> Any:
+def restored(value: Any, folder: Path) -> Any:
     """Read a value of the user's mapping as the next sub-epoch does."""
     return hopped({"models": [], "checkpoint": {"x": value}}, folder)["checkpoint"]["x"]
 
@@ -75,7 +75,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 def test_every_torch_schedule_continues_after_a_hop(name: str, tmp_path: Path) -> None:
     """Six steps with a hop after the third give the rates of six uninterrupted steps."""
 
-    def made() -> tuple[Any, Any]:
+    def new_schedule() -> tuple[Any, Any]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
         return optimizer, SCHEDULES[name](optimizer)
 
@@ -87,15 +87,15 @@ def test_every_torch_schedule_continues_after_a_hop(name: str, tmp_path: Path) -
             found.append(optimizer.param_groups[0]["lr"])
         return found
 
-    expected = rates(*made(), 6)
+    expected = rates(*new_schedule(), 6)
     trainee = Trainee(modules=[torch.nn.Identity()])
-    optimizer, schedule = made()
+    optimizer, schedule = new_schedule()
     trainee.checkpoint.track(optimizer=optimizer, schedule=schedule)
     first = rates(optimizer, schedule, 3)
     trainee.checkpoint.settle()
     after = Trainee(modules=[torch.nn.Identity()])
     restore(after, hopped(trainee.state(), tmp_path))
-    optimizer, schedule = made()
+    optimizer, schedule = new_schedule()
     after.checkpoint.track(optimizer=optimizer, schedule=schedule)
     assert first + rates(optimizer, schedule, 3) == expected
 
@@ -139,7 +139,7 @@ def _types(value: Any) -> Any:
 @given(value=_values)
 def test_values_are_restored_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Covers nested values; a model that stays in memory gets equal ones."""
-    found = kept(value, tmp_path_factory.mktemp("values"))
+    found = restored(value, tmp_path_factory.mktemp("values"))
     assert found == value
     assert _types(found) == _types(value)
     assert list(differences(found, value)) == []
@@ -152,7 +152,7 @@ def test_values_are_restored_with_their_types(value: Any, tmp_path_factory: pyte
 )
 def test_numpy_scalars_become_pythons(number: Any, tmp_path: Path) -> None:
     """A model that stays in memory gets the same type, so a replay equals the run."""
-    found = kept(number, tmp_path)
+    found = restored(number, tmp_path)
     assert found == number
     assert type(found) is type(number.item())
     trainee = Trainee(modules=[torch.nn.Identity()])
@@ -264,7 +264,7 @@ def test_a_parameter_of_a_custom_class_is_found_when_saving(tmp_path: Path) -> N
     with pytest.raises(SpecError, match=r"module 0 of create_models\(\), at 'weight', holds a .*Marked"):
         Trainee(modules=[network]).save(tmp_path, "u0.pt")
     with pytest.raises(SpecError, match=r"checkpoint\['x'\] holds a .*Marked"):
-        kept(torch.ones(1).as_subclass(Marked), tmp_path)
+        restored(torch.ones(1).as_subclass(Marked), tmp_path)
 
 
 # --- views ---------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_views_are_restored_with_the_same_sharing(
     """Views that share elements still share them after a hop, and all values are the same."""
     tensor = torch.arange(200.0)
     views = [tensor[start:stop:step] for start, stop, step in cuts]
-    found = cast("list[torch.Tensor]", kept(views, tmp_path_factory.mktemp("cuts")))
+    found = cast("list[torch.Tensor]", restored(views, tmp_path_factory.mktemp("cuts")))
     assert all(torch.equal(*pair) for pair in zip(found, views, strict=True))
     for (one, mine), (other, theirs) in itertools.combinations(list(zip(found, views, strict=True)), 2):
         common = set(mine.tolist()) & set(theirs.tolist())

@@ -98,7 +98,7 @@ class Spec(SubEpochSpec):
         return {"loss": loss, "training": float(models[0].training), "grad": float(torch.is_grad_enabled())}
 
 
-def made(seed: int = 0, model: str = "m00") -> Trainee:
+def new_trainee(seed: int = 0, model: str = "m00") -> Trainee:
     return create(Spec(), {"batch_size": 4}, seed=seed, model=model, device=CPU)
 
 
@@ -120,11 +120,11 @@ def weights(trainee: Trainee) -> bytes:
 
 def test_the_same_sub_epoch_is_bit_identical() -> None:
     """Covers initial weights, dropout, and the generators of Python and NumPy, after any earlier draws."""
-    one = made()
+    one = new_trainee()
     first = trained(one)
     seed_everything(12345)
     torch.rand(7), random.random(), np.random.rand(3)
-    other = made()
+    other = new_trainee()
     assert trained(other) == first
     assert weights(other) == weights(one)
 
@@ -143,12 +143,12 @@ def test_seeds_are_distinct_and_unrelated() -> None:
 
 def test_a_restored_model_continues_bit_identically() -> None:
     """Two sub-epochs on one worker equal two with a hop in between, optimizer state included."""
-    stayed = made()
+    stayed = new_trainee()
     trained(stayed)
     trained(stayed, partition=1)
-    first = made()
+    first = new_trainee()
     trained(first)
-    hopped = made()
+    hopped = new_trainee()
     restore(hopped, first.state())
     trained(hopped, partition=1)
     assert weights(hopped) == weights(stayed)
@@ -156,9 +156,9 @@ def test_a_restored_model_continues_bit_identically() -> None:
 
 def test_a_restored_model_copies_weights_and_reuses_other_state() -> None:
     """Weights are copied into the module; other state, which may be larger, is not duplicated."""
-    first = made()
+    first = new_trainee()
     trained(first)
-    hopped = made()
+    hopped = new_trainee()
     loaded = first.state()
     before = [weight.clone() for weight in loaded["models"][0].values()]
     restore(hopped, loaded)
@@ -174,7 +174,7 @@ def test_a_restored_model_copies_weights_and_reuses_other_state() -> None:
 
 def test_training_and_evaluation_have_different_modes() -> None:
     """`train` has training mode and gradients, `test` neither; the next sub-epoch trains again."""
-    trainee = made()
+    trainee = new_trainee()
     assert (trained(trainee)["training"], trained(trainee)["grad"]) == (1.0, 1.0)
     before = weights(trainee)
     metrics = evaluate(Spec(), trainee, Rows(), {}, seed=0)
@@ -214,7 +214,7 @@ def test_models_must_be_a_list_of_modules(returned: Any) -> None:
 
 def test_the_number_of_models_must_not_change() -> None:
     """A state of one module does not fit two."""
-    trainee = made()
+    trainee = new_trainee()
     state = trainee.state()
     trainee.modules.append(torch.nn.Linear(1, 1))
     with pytest.raises(SpecError, match="returned 2 modules, but 1 were saved"):

@@ -54,14 +54,14 @@ class Spec(SubEpochSpec):
         return {"lr": optimizer.param_groups[0]["lr"]}
 
 
-def made(network: torch.nn.Module, hyperparams: Mapping[str, Any]) -> torch.optim.SGD:
+def new_optimizer(network: torch.nn.Module, hyperparams: Mapping[str, Any]) -> torch.optim.SGD:
     return torch.optim.SGD(network.parameters(), lr=hyperparams["lr"], momentum=hyperparams["momentum"])
 
 
 def tracking_it(
     network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    optimizer = made(network, hyperparams)
+    optimizer = new_optimizer(network, hyperparams)
     checkpoint.track(optimizer=optimizer)
     return optimizer
 
@@ -69,7 +69,7 @@ def tracking_it(
 def keeping_it(
     network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    optimizer = made(network, hyperparams)
+    optimizer = new_optimizer(network, hyperparams)
     if "optimizer" in checkpoint:
         optimizer.load_state_dict(checkpoint["optimizer"])
     return optimizer

@@ -45,7 +45,7 @@ class Reader(Linear):
         yield 1
 
 
-def _kept() -> dict[str, Any]:
+def _kept_state() -> dict[str, Any]:
     return {"list": [1], "tensor": torch.zeros(2), "inner": {"a": 1}}
 
 
@@ -70,10 +70,10 @@ def test_writes_of_test_into_checkpoint_are_refused(action: Callable[[Any], obje
     """Covers all methods and in-place changes, which would be lost. `train` may write again."""
     spec = Reader(action)
     trainee = create(spec, {}, seed=0, model="m00", device=torch.device("cpu"))
-    trainee.checkpoint.update(_kept())
+    trainee.checkpoint.update(_kept_state())
     with pytest.raises(SpecError, match=r"test\(\) writes into checkpoint.*dataloader.validation"):
         evaluate(spec, trainee, Rows(), {}, seed=0)
-    trainee.checkpoint.update(_kept())
+    trainee.checkpoint.update(_kept_state())
     with (
         pytest.raises(SpecError, match=r"predict\(\) writes into checkpoint"),
         predicting(spec, trainee, Rows(), {}, seed=0) as returned,
@@ -168,7 +168,7 @@ def test_train_and_replay_use_the_newest_validation(tmp_path: Path, seed: int) -
     for epoch in due:
         model.validate(epoch, {"loss": 9.0})  # after all sub-epochs, so none has it
     assert [completed_sub_epoch.validated - 1 for completed_sub_epoch in model.sub_epochs] == [
-        -1 if had is None else had[0] for had in expected
+        -1 if validation is None else validation[0] for validation in expected
     ]
     saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")
     assert saved["checkpoint"]["had"] == expected

@@ -58,13 +58,13 @@ def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told"),
+    ("metrics", "message"),
     [
         ([{"a": 1.0}, {"b": 2.0}], r"'a' on some ranks only \(rank 0 1.0, nothing on rank 1\)"),
         ([{}, {"b": 2.0}], r"'b' on some ranks only \(rank 1 2.0, nothing on rank 0\)"),
     ],
 )
-def test_metrics_that_only_some_ranks_return_are_refused(metrics: list[Any], told: str) -> None:
+def test_metrics_that_only_some_ranks_return_are_refused(metrics: list[Any], message: str) -> None:
     """The error has the name, the ranks and their values."""
-    with pytest.raises(RanksDifferError, match=told):
+    with pytest.raises(RanksDifferError, match=message):
         of_ranks([RankMetrics(one, 5, number) for number, one in enumerate(metrics)])

@@ -66,8 +66,8 @@ def trainee() -> Trainee:
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[Handler]:
     """A worker's handler with the spec."""
-    with handler_of(Ranking(), volumes_in(tmp_path / "cluster")) as made:
-        yield made
+    with handler_of(Ranking(), volumes_in(tmp_path / "cluster")) as task_handler:
+        yield task_handler
 
 
 def run_test(
