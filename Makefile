@@ -89,7 +89,7 @@ trackers: $(TRACKERS_STAMP)  ## put MLflow and W&B, for tests of exports, into .
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 	@$(PYTEST) $(SPREAD) -m 'not slow and not processes'
-	@$(PYTEST) -n 2 --dist loadfile -m 'not slow and processes'
+	@$(PYTEST) -n 1 -m 'not slow and processes'
 
 test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'

@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def processes() -> None:
-    """Requested by each fixture that starts processes; its tests run in a stage of their own."""
+    """Requested by each fixture that starts processes; its tests run in the serial stage."""
 
 
 @pytest.fixture(scope="session")
