@@ -252,6 +252,20 @@ def test_a_full_disk_is_found(
     assert machine.space(case()).verdict is verdict
 
 
+def test_a_read_only_volume_is_found(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with space may be mounted read-only."""
+    usage = SimpleNamespace(free=10**12)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    checked = case()
+    volume = checked.home.volumes / "metrics"
+    volume.mkdir(parents=True, exist_ok=True)
+    assert machine.space(checked).verdict is Verdict.OK
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != volume)
+    found = machine.space(checked)
+    assert found.verdict is Verdict.FAIL
+    assert found.message == f"{volume} is not writable"
+
+
 # --- settings -----------------------------------------------------------------------------------
 
 

@@ -158,7 +158,11 @@ def home_folder(case: Case) -> Finding:
 
 
 def space(case: Case) -> Finding:
-    """Check that the disks of home and volumes have space for data and checkpoints."""
+    """Check that home and volumes can be written, and that their disks have space for data and checkpoints."""
+    volumes = case.home.volumes
+    for folder in sorted(volumes.iterdir()) if volumes.is_dir() else ():
+        if folder.is_dir() and not os.access(folder, os.W_OK):
+            return fail(f"{folder} is not writable", "mount it with write access, or change its mode")
     remedy = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
     disks = {_disk(folder): folder for folder in reversed([*_disks(case)])}
     tight = []
