@@ -10,6 +10,7 @@ import json
 import math
 from datetime import UTC, datetime
 
+from cerebro.state.runs.goals import LAST_TIME
 from cerebro.usercode.archive import human_bytes
 
 MISSING = "\N{EN DASH}"
@@ -103,12 +104,12 @@ def ago(seconds: float | None) -> str:
 
 def iso(time: float) -> str:
     """Format seconds since the epoch as ISO 8601 in UTC, for machines and tooltips."""
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(time, LAST_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def clock(time: float) -> str:
     """Format the time of day in UTC."""
-    return datetime.fromtimestamp(time, UTC).strftime("%H:%M:%S UTC")
+    return datetime.fromtimestamp(min(time, LAST_TIME), UTC).strftime("%H:%M:%S UTC")
 
 
 def percent(done: int, total: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import RunRequested, RunStarted, TaskFailed
+from cerebro.contract.events import RunRequested, RunStarted, RunStopRequested, TaskFailed
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
@@ -82,3 +82,11 @@ def test_a_run_that_needs_more_memory_reports_it() -> None:
         story.tell(failed)
     expected = "waiting for a worker with more than 4 GiB of memory, which m00 needs"
     assert waiting_for(story.state, story.run) == expected
+
+
+def test_a_run_stopped_before_its_start_waits_for_nothing() -> None:
+    """It has no plan."""
+    story = Story()
+    story.fit()
+    story.tell(RunRequested(run="fit-2", request=story.run.request), RunStopRequested(run="fit-2"))
+    assert waiting_for(story.state, story.state.runs["fit-2"]) == ""

@@ -28,6 +28,8 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.QUEUED:
         found = obstacle(state.runs, run)
         return found.reason if found else ""
+    if run.plan is None:  # stopped before its start
+        return ""
     return (
         _missing_worker(state, run)
         or _missing_orders(state, run)

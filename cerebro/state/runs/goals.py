@@ -145,9 +145,13 @@ def _missed(run: Run) -> list[str]:
     return [f"it was to end by {at} (finish_by), and ended {_length(run.clock.ended - finish_by)} later"]
 
 
+LAST_TIME = 253_400_000_000.0
+"""Seconds from 1970 to nearly the end of the year 9999, the last that has a date."""
+
+
 def clock(at: float, now: float) -> str:
     """Format a time in this machine's zone; add the date beyond half a day from now."""
-    moment = datetime.datetime.fromtimestamp(at).astimezone()
+    moment = datetime.datetime.fromtimestamp(min(at, LAST_TIME)).astimezone()
     return moment.strftime("%H:%M %Z" if abs(at - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z")
 
 

@@ -7,18 +7,20 @@ import pytest
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.results import TaskResult, Timings
+from cerebro.state.runs import goals
+from dispatcher.pages import formats
 from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.stories import Story
 
 IMPORTS_S, SUB_EPOCH_S, ROWS = 8.0, 0.08, 898
 
 
-def begun(models: int = 8) -> Story:
+def begun(models: int = 8, epochs: int = 3) -> Story:
     """A planned fit on two workers; both have started their first sub-epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
-    story.fit(models=models)
+    story.fit(models=models, epochs=epochs)
     for worker in range(2):
         key = f"fit-1/train/m0{worker}/e1/p{worker}"
         story.tell(TaskAssigned(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
@@ -70,3 +72,13 @@ def test_a_running_sub_epoch_also_reports_its_wait() -> None:
     )
     exact_s = (8 * 3 * 2 - 0.5) * 4.0
     assert left_s(story, point) == pytest.approx(exact_s, rel=0.2)
+
+
+def test_the_end_of_an_endless_run_is_a_date() -> None:
+    """Its time left would be 10**18 years; pages show the end."""
+    story = begun(epochs=10**26)
+    commit(story, 0, start_s=0.0, takes_s=1.0)
+    ends_at = story.time + left_s(story)
+    assert formats.iso(ends_at).startswith("9999-")
+    assert formats.clock(ends_at).endswith("UTC")
+    assert goals.clock(ends_at, story.time).startswith("9999-")
