@@ -78,12 +78,12 @@ def _gradients() -> Drawn:
         for number in range(_WRONG):
             draw = wrong(KINDS[number % len(KINDS)], Random(1000 + number))
             is_caught, _ = is_ruled_out(draw, ranks, partition, root)
-            found.missed.extend([] if is_caught else [draw.told])
+            found.missed.extend([] if is_caught else [draw.label])
         for number in range(_RIGHT):
             draw = right(Random(1000 + number))
             is_caught, outcome = is_ruled_out(draw, ranks, partition, root)
-            found.accused.extend([draw.told] if is_caught else [])
-            found.unverified.extend([] if is_caught or outcome.is_verified else [draw.told])
+            found.accused.extend([draw.label] if is_caught else [])
+            found.unverified.extend([] if is_caught or outcome.is_verified else [draw.label])
     return found
 
 

@@ -41,10 +41,10 @@ class _Counted:
     """The store, with a count of the requests for events."""
 
     def __init__(self, kvs: KvsClient) -> None:
-        self._kvs, self.asked = kvs, 0
+        self._kvs, self.num_reads = kvs, 0
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
-        self.asked += 1
+        self.num_reads += 1
         return self._kvs.events(experiment, after)
 
     def segments(self, experiment: str) -> SegmentsAnswer:
@@ -62,7 +62,7 @@ def benchmark() -> list[Figure]:
             bar=1.3,
             sense="at most",
             notes=(
-                f"{many['asked']:.0f} and {few['asked']:.0f} pages of events; once more "
+                f"{many['num_reads']:.0f} and {few['num_reads']:.0f} pages of events; once more "
                 f"{many['again_s']:.2f} s, {few['again_s']:.2f} s",
             ),
         )
@@ -84,7 +84,8 @@ def measure(sub_epochs: int) -> dict[str, float]:
                     _looked(kvs, log, times[first * EVENTS // 1000], times[(first + 1) * EVENTS // 1000])
                 )
         return {
-            name: statistics.median(each[name] for each in found) for name in ("first_s", "again_s", "asked")
+            name: statistics.median(each[name] for each in found)
+            for name in ("first_s", "again_s", "num_reads")
         }
 
 
@@ -94,12 +95,12 @@ def _looked(kvs: KvsClient, log: Log, since: float, until: float) -> dict[str, f
     began = time.perf_counter()
     window = pages.window(log, _RUN, since, until)
     first_s = time.perf_counter() - began
-    asked = store.asked
+    num_reads = store.num_reads
     began = time.perf_counter()
     pages.window(log, _RUN, since, until)
     again_s = time.perf_counter() - began
     assert abs(len(window.task_attempts) - EVENTS / 3) < EVENTS / 30
-    return {"first_s": first_s, "again_s": again_s, "asked": float(asked)}
+    return {"first_s": first_s, "again_s": again_s, "num_reads": float(num_reads)}
 
 
 def _written(plane: ControlPlane, sub_epochs: int) -> tuple[Log, list[float]]:

@@ -62,8 +62,8 @@ class Vocabulary:
 
     def text(self, tokens: Iterable[int]) -> str:
         """Words up to the end, with spaces between them."""
-        kept = itertools.takewhile(lambda token: token != END, tokens)
-        return " ".join(self.words[token] for token in kept)
+        words = itertools.takewhile(lambda token: token != END, tokens)
+        return " ".join(self.words[token] for token in words)
 
 
 def tokens_of(captions: Iterable[str], numbers: Mapping[str, int]) -> Any:
@@ -255,8 +255,8 @@ class _Scene:
         across, down = (int(generator.integers(0, room - diameter)) for room in (width, height))
         shape = str(generator.choice(SHAPES))
         shape_colour, ground = (str(each) for each in generator.choice(list(COLOURS), 2, replace=False))
-        told = {"size": "large" if is_large else "small", "shape": shape, "shape_colour": shape_colour}
-        said = [saying.format(**told, ground=ground) for saying in SAYINGS]
+        attributes = {"size": "large" if is_large else "small", "shape": shape, "shape_colour": shape_colour}
+        said = [saying.format(**attributes, ground=ground) for saying in SAYINGS]
         if generator.random() < 0.1:
             said[0] += f" Seen by {generator.integers(2**32):x}q."
         return cls((width, height), (across, down), diameter, shape, shape_colour, ground, said)

@@ -293,13 +293,13 @@ def _readable(images: Path, side: int) -> Iterator[Tensor]:
             yield torch.from_numpy(vision.read_image(str(images), "image", path.name, side))
 
 
-def _published(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _published(path: Path, weights_of_encoder: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A file's weights in place of a network's own, without the last layer's.
 
     Raises:
         LocatorError: they are not those of ResNet50.
     """
-    expected = {name: tuple(each.shape) for name, each in own.items()}
+    expected = {name: tuple(each.shape) for name, each in weights_of_encoder.items()}
     try:
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu")
         kept = {name: each for name, each in weights.items() if not name.startswith("fc.")}

@@ -121,8 +121,8 @@ class CriteoTraining(SubEpochSpec):
         """Loss, accuracy, and the area under the ROC curve of all rows together: it is no mean over parts."""
         from sklearn.metrics import roc_auc_score
 
-        made = [(_logits(models, inputs).cpu(), clicks.cpu()) for inputs, clicks in dataloader]
-        logits, clicks = (torch.cat(part) for part in zip(*made, strict=True))
+        predictions = [(_logits(models, inputs).cpu(), clicks.cpu()) for inputs, clicks in dataloader]
+        logits, clicks = (torch.cat(part) for part in zip(*predictions, strict=True))
         return {
             "loss": float(functional.binary_cross_entropy_with_logits(logits, clicks)),
             "accuracy": float(((logits > 0) == (clicks > 0)).float().mean()),

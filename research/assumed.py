@@ -100,29 +100,29 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
 def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[TimedPlan]:
     """Yield the plans that fit, on 1, 2, 4 and more devices, with their seconds for the whole data."""
     state = architecture.parameters * _STATE_BYTES / _GIB
-    kept = architecture.activations_gib * (0.5 if is_half else 1.0)
+    activations = architecture.activations_gib * (0.5 if is_half else 1.0)
     hours = architecture.hours * (architecture.half_batch if is_half else 1.0)
     for doublings in range(int(math.log2(devices)) + 1):
         gpus = 2**doublings
         alone = hours / (gpus * architecture.efficiency**doublings)
-        for technique, memory, factor in _techniques(state, kept, gpus):
+        for technique, memory, factor in _techniques(state, activations, gpus):
             if memory <= DEVICE_GIB:
                 yield TimedPlan(gpus=gpus, seconds=float(round(3600 * alone * factor)), technique=technique)
 
 
-def _techniques(state: float, kept: float, gpus: int) -> Sequence[tuple[str, float, float]]:
+def _techniques(state: float, activations: float, gpus: int) -> Sequence[tuple[str, float, float]]:
     """Return (name, GiB per device, time factor) of each technique."""
-    few = kept * _CHECKPOINTED
+    few = activations * _CHECKPOINTED
     if gpus == 1:
         return (
-            ("single", state + kept, 1.0),
+            ("single", state + activations, 1.0),
             ("checkpointing", state + few, _CHECKPOINTING),
-            ("offload", kept, _OFFLOAD),
+            ("offload", activations, _OFFLOAD),
             ("offload+checkpointing", few, _OFFLOAD * _CHECKPOINTING),
         )
     return (
-        ("ddp", state + kept / gpus, 1.0),
-        ("fsdp", (state + kept) / gpus, _FSDP),
+        ("ddp", state + activations / gpus, 1.0),
+        ("fsdp", (state + activations) / gpus, _FSDP),
         ("ddp+checkpointing", state + few / gpus, _CHECKPOINTING),
         ("fsdp+checkpointing", (state + few) / gpus, _FSDP * _CHECKPOINTING),
     )

@@ -170,8 +170,8 @@ class _Chart:
             model, wide = self.problem.models[sub_epoch.model], (sub_epoch.end - sub_epoch.start) * self.scale
             gpus = f", {sub_epoch.gpus} GPUs" if sub_epoch.gpus > 1 else ""
             times = f"{_digits(sub_epoch.start)} to {_digits(sub_epoch.end)} s"
-            told = f"{model}, partition {sub_epoch.partition}, epoch {sub_epoch.epoch}, {times}{gpus}"
-            yield f'<path d="{self._outline(sub_epoch)}" {_paint(sub_epoch)}>{_tooltip(told)}</path>'
+            label = f"{model}, partition {sub_epoch.partition}, epoch {sub_epoch.epoch}, {times}{gpus}"
+            yield f'<path d="{self._outline(sub_epoch)}" {_paint(sub_epoch)}>{_tooltip(label)}</path>'
             if self.lane == _TALL and wide > _CHARACTER * len(_short(model)) + 4:
                 middle = self.top[sub_epoch.worker] + (min(self.lanes[sub_epoch]) + 0.5) * self.lane + 4
                 yield (

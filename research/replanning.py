@@ -59,9 +59,9 @@ def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float
     )
 
 
-def _followed(told: Problem, truth: Problem, seconds: float, seed: int) -> Schedule:
+def _followed(estimate: Problem, truth: Problem, seconds: float, seed: int) -> Schedule:
     """Return the true schedule of a plan with the expected times."""
-    return _run(truth, plan(told, time_limit_s=seconds, seed=seed).schedule)
+    return _run(truth, plan(estimate, time_limit_s=seconds, seed=seed).schedule)
 
 
 def _run(problem: Problem, planned: Schedule) -> Schedule:
@@ -69,12 +69,12 @@ def _run(problem: Problem, planned: Schedule) -> Schedule:
     return dispatch(problem.with_parallel_plans(of_schedule(problem, planned)), Following.of(planned))
 
 
-def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float, seed: int) -> float:
+def _again(estimate: Problem, factors: dict[_Key, float], times: int, seconds: float, seed: int) -> float:
     passed, known = 0.0, dict[_Key, float]()
-    truth = _scaled(told, factors)
+    truth = _scaled(estimate, factors)
     present: Schedule | None = None
     for number in range(times, 0, -1):
-        believed = _scaled(told, known)
+        believed = _scaled(estimate, known)
         found = plan(believed, time_limit_s=seconds, seed=seed).schedule
         if present is None or found.makespan < (1 - _WORTH) * _run(believed, present).makespan:
             present = found
@@ -87,7 +87,7 @@ def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float
             if sub_epoch.end <= at:
                 key = (sub_epoch.model, sub_epoch.technique, sub_epoch.gpus)
                 known[key] = factors[key]
-        told, truth = rest(told, run, at), rest(truth, run, at)
+        estimate, truth = rest(estimate, run, at), rest(truth, run, at)
         present = Schedule.of(
             sub_epoch._replace(start=sub_epoch.start - at, end=sub_epoch.end - at)
             for sub_epoch in present.sub_epochs

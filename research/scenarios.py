@@ -199,8 +199,8 @@ def _noisy(problem: Problem) -> Conditions:
 
 def _down(problem: Problem) -> Conditions:
     """The first worker is away for a fifth of the time, after a third."""
-    whole = lower_bound(problem)
-    return Conditions(sigma=0.3, outages=(Outage(worker=0, start=whole / 3, seconds=_SHARE * whole),))
+    bound = lower_bound(problem)
+    return Conditions(sigma=0.3, outages=(Outage(worker=0, start=bound / 3, seconds=_SHARE * bound),))
 
 
 def _late(problem: Problem) -> Conditions:
@@ -212,8 +212,8 @@ def _late(problem: Problem) -> Conditions:
 
 def _slow(problem: Problem) -> Conditions:
     """The first worker is half as fast for a fifth of the time, without notice."""
-    whole = lower_bound(problem)
-    slow = Straggler(worker=0, factor=2.0, start=whole / 3, seconds=_SHARE * whole)
+    bound = lower_bound(problem)
+    slow = Straggler(worker=0, factor=2.0, start=bound / 3, seconds=_SHARE * bound)
     return Conditions(sigma=0.1, stragglers=(slow,))
 
 
@@ -229,10 +229,10 @@ def _theses() -> Iterator[Scenario]:
     for figure, (models, nodes) in _THESIS.items():
         size = f"{len(models)} models, nodes of {', '.join(map(str, nodes))} GPUs"
         for kind, speed_up in (("", LINEAR), ("-sublinear", SUBLINEAR)):
-            told = "linear speed-up" if speed_up is LINEAR else "1.8x on 2 GPUs, 3.2x on 4"
+            description = "linear speed-up" if speed_up is LINEAR else "1.8x on 2 GPUs, 3.2x on 4"
             yield Scenario(
                 name=f"thesis-{figure}{kind}",
-                about=f"thesis, figure {figure}: {size}, {told}",
+                about=f"thesis, figure {figure}: {size}, {description}",
                 problem=_fixed(thesis, figure, speed_up),
                 rivals={
                     "Multi-GPU MOP": _fixed(thesis_per_gpu, figure),
@@ -245,10 +245,10 @@ def _saturns() -> Iterator[Scenario]:
     for workload in WORKLOADS:
         for cluster in CLUSTERS:
             for is_hopping in (False, True) if len(CLUSTERS[cluster]) > 1 else (False,):
-                told = "the data is cut over the nodes" if is_hopping else "each model on one node"
+                layout = "the data is cut over the nodes" if is_hopping else "each model on one node"
                 yield Scenario(
                     name=f"saturn-{workload}-{cluster}{'-hop' if is_hopping else ''}",
-                    about=f"12 models with a choice of technique ({workload}), {cluster} GPUs, {told}; assumed times",
+                    about=f"12 models with a choice of technique ({workload}), {cluster} GPUs, {layout}; assumed times",
                     problem=_fixed(partial(saturn, is_hopping=is_hopping), workload, cluster),
                 )
 

@@ -80,7 +80,7 @@ def connect(
     volumes = _local_volumes(info.home)
     return _checked(
         Connection(
-            kvs=KvsClient(info.kvs, secret, gone=lambda: _stopped_text(info.home)),
+            kvs=KvsClient(info.kvs, secret, explain_absence=lambda: _stopped_text(info.home)),
             volumes=volumes,
             files=MountedFiles(volumes),
             page=info.dispatcher,

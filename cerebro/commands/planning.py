@@ -16,7 +16,7 @@ from cerebro.contract.search import ChoiceOf, RandInt, Space
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState, Run
-from cerebro.state.runs.pruning import gone_text, is_gone
+from cerebro.state.runs.pruning import is_removed, removal_text
 
 
 def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, int]) -> FitPlan:
@@ -234,7 +234,7 @@ def _testable_models(fit: Run) -> str:
     testable = [
         model.id
         for model in fit.best_models(len(fit.models))
-        if not is_gone(model, fit.best_epoch(model) or 0)
+        if not is_removed(model, fit.best_epoch(model) or 0)
     ]
     return f" ({', '.join(testable[:5])})" if testable else ""
 
@@ -265,10 +265,10 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
             raise NotFoundError(
                 f"model {name!r} of {fit.id} has no completed epoch with the metric {fit.request.metric!r}"
             )
-        if is_gone(fit.models[name], epoch):
-            gone = gone_text(fit, fit.models[name], epoch)
+        if is_removed(fit.models[name], epoch):
+            removal = removal_text(fit, fit.models[name], epoch)
             raise NotFoundError(
-                f"{gone}: name a model that has its checkpoints{_testable_models(fit)}, or clone it cold"
+                f"{removal}: name a model that has its checkpoints{_testable_models(fit)}, or clone it cold"
             )
         models[name] = epoch
     # The data set that the models were trained on: a later ETL run may have scaled the data differently.

@@ -13,7 +13,7 @@ from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
 from cerebro.state.reports import state_words
 from cerebro.state.runs.concurrent_runs import finished_models, obstacle
-from cerebro.state.runs.pruning import gone_text, is_gone, lost_text
+from cerebro.state.runs.pruning import is_removed, lost_text, removal_text
 
 _NAMED = 5
 """Maximum number of models in a message."""
@@ -185,7 +185,7 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
     if run.state is RunState.STOPPING or run.failures.fatal is not None or not is_free(state, run):
         return f"{now}, and {run_now(state, run)}"
     if model.is_pruned and model.state is not ModelState.ACTIVE:
-        return f"{now}, and {gone_text(run, model)}: clone it cold"
+        return f"{now}, and {removal_text(run, model)}: clone it cold"
     return now
 
 
@@ -281,7 +281,7 @@ def _has_work(state: ExperimentState, run: Run) -> bool:
 def _testable(run: Run, models: list[str]) -> list[str]:
     """Select the models whose best epoch has a checkpoint."""
     best = ((name, run.best_epoch(run.models[name])) for name in models)
-    return [name for name, epoch in best if epoch is not None and not is_gone(run.models[name], epoch)]
+    return [name for name, epoch in best if epoch is not None and not is_removed(run.models[name], epoch)]
 
 
 def _has_active(run: Run) -> bool:

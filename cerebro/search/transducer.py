@@ -153,11 +153,11 @@ class Search:
             return []  # a stop rule or the hour limit stopped it, and the procedure has seen the report
         self._note(report)
         stops = self._stops(report)
-        gone = [Stopped(model=stop.model, by=SEARCH) for stop in stops]
-        for stopped in gone:
+        ended = [Stopped(model=stop.model, by=SEARCH) for stop in stops]
+        for stopped in ended:
             self.models.apply(stopped)
         # The procedure sees stops first, so it does not promote a model that a rule stops at this rung.
-        news: list[Report] = [report, *gone] if isinstance(report, Added) else [*gone, report]
+        news: list[Report] = [report, *ended] if isinstance(report, Added) else [*ended, report]
         actions: list[Action] = [*stops]
         for each in news:
             actions += self._procedure_actions(each)

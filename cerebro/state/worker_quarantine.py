@@ -317,9 +317,9 @@ def labelled(
     pace = None
     if request.is_slow and request.factor is not None:
         pace = Pace(factor=request.factor, sub_epochs=request.sub_epochs, time=now, host=host)
-    had = known.pace is not None and known.pace.host == host
+    was_labelled = known.pace is not None and known.pace.host == host
     changed = known.model_copy(update={"pace": pace})
-    if had == (pace is not None):
+    if was_labelled == (pace is not None):
         return Change(changed)
     evidence = "there is no other worker to compare it with"
     if request.factor is not None:

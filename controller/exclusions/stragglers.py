@@ -75,9 +75,9 @@ def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: Hea
     found = compared(runs, list(hosts))
     for name, host in hosts.items():
         pace = health.of(name).pace
-        had = pace.factor if pace is not None and pace.host == host else None
+        previous_factor = pace.factor if pace is not None and pace.host == host else None
         if len(hosts) < 2:
-            if had is not None:
+            if previous_factor is not None:
                 yield Paced(worker=name, is_slow=False)
             continue
         if name not in found:
@@ -89,7 +89,7 @@ def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: Hea
             and pace.sub_epochs <= sub_epochs < pace.sub_epochs + SUB_EPOCHS
         ):
             continue  # these sub-epochs ran on the worker's previous machine
-        is_slow = factor > SLOW_FACTOR or (had is not None and factor >= WELL)
-        is_news = had is None or abs(factor / had - 1.0) > _NEWS
-        if is_slow != (had is not None) or (is_slow and is_news):
+        is_slow = factor > SLOW_FACTOR or (previous_factor is not None and factor >= WELL)
+        is_news = previous_factor is None or abs(factor / previous_factor - 1.0) > _NEWS
+        if is_slow != (previous_factor is not None) or (is_slow and is_news):
             yield Paced(worker=name, is_slow=is_slow, factor=factor, sub_epochs=sub_epochs)

@@ -49,9 +49,9 @@ def decide(
     for name, known in state.workers.items():
         if name not in snapshot.workers:
             if known.is_alive:
-                found.append(_lost(known, snapshot.gone(name)))
+                found.append(_lost(known, snapshot.exit_of(name)))
             if name not in busy:
-                found.append(WorkerRemoved(worker=name, reason=snapshot.gone(name).reason))
+                found.append(WorkerRemoved(worker=name, reason=snapshot.exit_of(name).reason))
     return found
 
 

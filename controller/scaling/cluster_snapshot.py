@@ -125,7 +125,7 @@ class ClusterSnapshot:
         """Workers that continue but get no new tasks."""
         return [each.worker for each in self.exclusions if each.scope is Scope.NEW_TASKS]
 
-    def gone(self, worker: str) -> Exit:
+    def exit_of(self, worker: str) -> Exit:
         """Return why a worker is missing from `workers`."""
         found = self.excluded.get(worker)
         return REMOVED if found is None else Exit(reason=found.reason, kind=FailureKind.PREEMPTED)

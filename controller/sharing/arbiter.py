@@ -302,8 +302,8 @@ class Arbiter:
         for claims in by_project.values():
             refs = {claim.ref for claim in claims}
             _lift(self._runs, refs, refs & known, {claim.ref for claim in claims if claim.could_use_more})
-        gone = self._projects.keys() - by_project.keys()
-        for name in [name for name in gone if self._projects[name] < 1.0]:
+        absent = self._projects.keys() - by_project.keys()
+        for name in [name for name in absent if self._projects[name] < 1.0]:
             del self._projects[name]
 
     def _tags(self) -> _Tags:

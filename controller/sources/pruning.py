@@ -68,10 +68,14 @@ class Pruning:
         self._waiting, self._held = set(), set()
         for name in run.counts.in_order(looked_at):
             model = run.models[name]
-            gone, there = prunable(runs, run, model, best)
-            if gone:
-                files[name] = tuple(sorted(gone))
-            if there and model.state is not ModelState.ACTIVE and (gone or not may_go_on(run, model)):
+            prunable_files, there = prunable(runs, run, model, best)
+            if prunable_files:
+                files[name] = tuple(sorted(prunable_files))
+            if (
+                there
+                and model.state is not ModelState.ACTIVE
+                and (prunable_files or not may_go_on(run, model))
+            ):
                 self._held.add(name)
         return CheckpointsPruned(run=run.id, files=files) if files else None
 

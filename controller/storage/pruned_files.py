@@ -90,10 +90,10 @@ class Leftovers:
         """
         try:
             found = {path.name: path for path in self.folder.iterdir()}
-            gone = outdated(self.folder, sys.maxsize, self.keep) if self.named is None else found.values()
+            paths = outdated(self.folder, sys.maxsize, self.keep) if self.named is None else found.values()
         except FileNotFoundError:
             return
-        for path in gone:
+        for path in paths:
             if self.named is None or path.name in self.named:
                 path.unlink(missing_ok=True)
                 went()

@@ -91,7 +91,9 @@ def _token_request(form: Mapping[str, str], scopes: list[str]) -> TokenRequest:
         raise BadRequestError(validation_summary(cause.errors())) from cause
 
 
-def _page(services: Services, who: Principal, *, made: MadeToken | None = None, problem: str = "") -> str:
+def _page(
+    services: Services, who: Principal, *, new_token: MadeToken | None = None, problem: str = ""
+) -> str:
     is_admin = who.may(Scope.ADMINISTER)
     tokens = (
         services.reader.call(partial(services.store.tokens, acts_for=g.acts_for))
@@ -106,7 +108,7 @@ def _page(services: Services, who: Principal, *, made: MadeToken | None = None, 
         role_scopes=SCOPES,
         tokens=tokens,
         usages=services.reader.call(services.store.quotas),
-        made=made,
+        made=new_token,
         problem=problem,
         is_admin=is_admin,
         may_make=who.may(Scope.TOKENS),

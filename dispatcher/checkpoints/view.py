@@ -14,7 +14,7 @@ from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
-from cerebro.state.runs.pruning import gone_text
+from cerebro.state.runs.pruning import removal_text
 from dispatcher.pages.tables import page_of
 from dispatcher.read_models.read_model import ReadModel
 
@@ -58,7 +58,7 @@ class CheckpointsView:
 
     Attributes:
         best: best checkpoint of the best model.
-        gone: why the checkpoints of the requested `model` were removed, or an empty text.
+        removal_text: why the requested `model` has no checkpoints, or an empty text.
     """
 
     run: str
@@ -70,7 +70,7 @@ class CheckpointsView:
     page: int
     pages: int
     models: int
-    gone: str = ""
+    removal_text: str = ""
 
 
 def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
@@ -95,7 +95,9 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         page=shown.page,
         pages=shown.pages,
         models=len(chosen),
-        gone=gone_text(run, run.models[model]) if model in run.models and run.models[model].is_pruned else "",
+        removal_text=removal_text(run, run.models[model])
+        if model in run.models and run.models[model].is_pruned
+        else "",
     )
 
 

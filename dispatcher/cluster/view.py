@@ -301,13 +301,13 @@ def _incidents(data: ClusterData) -> list[Incident]:
     # Each experiment copies these changes from the cluster log, with the same times.
     changes = {(each.worker, each.time): each for known in data.summaries.values() for each in known.changes}
     found = [each for each in data.health.incidents if each.what != CHECK_PASSED]
-    gone: dict[str, float] = {}
+    left_at: dict[str, float] = {}
     for change in sorted(changes.values(), key=lambda each: each.time):
         if not change.is_there:
-            gone[change.worker] = change.time
+            left_at[change.worker] = change.time
             what, evidence, action = "lost", change.lost, "its tasks move to other workers"
-        elif change.worker in gone:
-            away_s = change.time - gone.pop(change.worker)
+        elif change.worker in left_at:
+            away_s = change.time - left_at.pop(change.worker)
             what, evidence, action = "is back", f"{away_s:.0f} s after it was lost", ""
         else:
             continue

@@ -53,8 +53,10 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             if command.kind is CommandKind.DELETE and is_browser():
                 return _confirmation_page(services, name, str(error), 409)
             raise
-        gone = url_for("pages.experiments") if command.kind is CommandKind.DELETE else f"/experiments/{name}"
-        return redirect(local_path(request.form.get("next", ""), gone), 303)
+        target = (
+            url_for("pages.experiments") if command.kind is CommandKind.DELETE else f"/experiments/{name}"
+        )
+        return redirect(local_path(request.form.get("next", ""), target), 303)
 
     @pages.post("/experiments/<name:name>/restore")
     def restore(name: str) -> ResponseReturnValue:

@@ -22,7 +22,7 @@ from cerebro.errors import BadRequestError
 from cerebro.state import ExperimentState, Model, Run
 from cerebro.state.models import added_models
 from cerebro.state.models.configs import is_same
-from cerebro.state.runs.pruning import gone_text
+from cerebro.state.runs.pruning import removal_text
 from dispatcher.model_forms.form import COLD, ModelForm
 from dispatcher.model_forms.notes import notes, position_text
 
@@ -197,7 +197,7 @@ def _starts(run: Run, model: Model, chosen: str) -> Iterator[Start]:
 
 
 def _no_start(run: Run, model: Model) -> str:
-    return gone_text(run, model) if model.is_pruned else f"{model.id} has no checkpoint yet"
+    return removal_text(run, model) if model.is_pruned else f"{model.id} has no checkpoint yet"
 
 
 def _possible_starts(run: Run, model: Model) -> Iterator[Start]:

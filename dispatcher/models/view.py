@@ -19,7 +19,7 @@ from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelProgress, ModelSummary
 from cerebro.state import Model, Run
 from cerebro.state.models import parallel_plans
-from cerebro.state.runs.pruning import gone_text
+from cerebro.state.runs.pruning import removal_text
 from dispatcher.access.rights import allowed_commands
 from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.query import ModelQuery, matching, selected_columns
@@ -146,7 +146,7 @@ class ModelView:
         changes: changes of hyperparameters during its training, newest first.
         priority: priority of its sub-epochs.
         verdict: why a search stopped it, or an empty text.
-        gone: why its newest checkpoint was removed, or an empty text.
+        removal_text: why its newest checkpoint was removed, or an empty text.
     """
 
     run: str
@@ -166,7 +166,7 @@ class ModelView:
     verdict: str = ""
     warning: str = ""
     """Warnings of its sub-epochs."""
-    gone: str = ""
+    removal_text: str = ""
 
 
 def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
@@ -249,7 +249,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         priority=shown(found.priority),
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
         warning=run.models[name].failures.warning(run.models[name].own_sub_epochs),
-        gone=gone_text(run, found) if found.is_pruned else "",
+        removal_text=removal_text(run, found) if found.is_pruned else "",
     )
 
 

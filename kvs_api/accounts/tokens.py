@@ -120,9 +120,9 @@ class TokenStore(AuditStore):
             for name in names:
                 pipe.hmget(keys.token(name), "record", "sha", "used")
             found = pipe.execute()
-            gone = [name for name, fields in zip(names, found, strict=True) if fields[0] is None]
-            if gone:
-                self._redis.zrem(keys.TOKENS, *gone)
+            expired = [name for name, fields in zip(names, found, strict=True) if fields[0] is None]
+            if expired:
+                self._redis.zrem(keys.TOKENS, *expired)
         known = [stored.record for stored in map(_stored, found) if stored is not None]
         return tuple(each for each in known if principal is None or owns(principal, each))
 

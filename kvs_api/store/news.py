@@ -201,8 +201,8 @@ class News:
         now = time.monotonic()  # clock of `LongPoll.until`
         with self._lock:
             # Drop requests past their deadline; they have been answered.
-            gone = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]
-            for poll in gone:
+            overdue = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]
+            for poll in overdue:
                 self._forget(poll)
             oldest = {
                 key: min(self._cursors[poll][key] for poll in polls) for key, polls in self._by_key.items()

@@ -35,10 +35,10 @@ class Scenario:
 def _scenarios() -> Iterable[Scenario]:
     for good in (4, 12):
         for variant, work in VARIANTS.items():
-            told = f", {variant.replace('-', ' ')}" if variant else ""
+            suffix = f", {variant.replace('-', ' ')}" if variant else ""
             yield Scenario(
                 name=f"hermes-{good}" + (f"-{variant}" if variant else ""),
-                about=f"Hermes: {good} of 16 jobs good, {GPUS} GPUs, four networks{told}; assumed curves",
+                about=f"Hermes: {good} of 16 jobs good, {GPUS} GPUs, four networks{suffix}; assumed curves",
                 work=replace(work, good=good),
             )
 
@@ -90,9 +90,9 @@ def compare(
     for name in policies:
         if name not in known:
             raise InstanceError(f"{scenario.name} has no policy {name!r}: choose one of {', '.join(known)}")
-    told = list(seeds)
+    seed_list = list(seeds)
     chosen = policies or (AT_SUB_EPOCHS if engine else known)
-    return tuple(_row(scenario.work, name, told, engine or shared) for name in chosen)
+    return tuple(_row(scenario.work, name, seed_list, engine or shared) for name in chosen)
 
 
 def shared(jobs: Sequence[Job], policy: str, network: str, work: Workload) -> Outcome:

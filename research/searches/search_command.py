@@ -111,14 +111,14 @@ def _request(procedure: str, sampler: str, *, epochs: int, samples: int | None) 
     from cerebro.contract.search import SearchRequest
 
     wanted = samples or _samples(procedure, epochs)
-    made = search_request(
+    search = search_request(
         {**_space(), "batch_size": 1},
         search=_procedure(procedure, sampler, wanted),
         samples=None if procedure == "pbt" else wanted,
         epochs=epochs,
     )
-    assert isinstance(made, SearchRequest)
-    return made
+    assert isinstance(search, SearchRequest)
+    return search
 
 
 def _space() -> Mapping[str, Any]:

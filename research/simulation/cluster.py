@@ -86,8 +86,8 @@ class Simulation:
         self.size_history = SizeHistory()
         self.asked_for: Callable[[int], None] = lambda _: None
         """Callback that gets the number of workers the autoscaler requests."""
-        asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
-        self._plans = {(each.name, each.plan.run): each.plan for each in asked}
+        all_runs = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
+        self._plans = {(each.name, each.plan.run): each.plan for each in all_runs}
         self._most_open = most_open
         self.sizes: list[tuple[float, int]] = []
         """(time, number of workers) of each change of size by the controller."""
@@ -101,13 +101,13 @@ class Simulation:
         locators = Locators(train=Locator(metadata="simulated.csv"))
         self._records = {
             name: self.store.create_experiment(ExperimentRecord(name=name, locators=locators))
-            for name in dict.fromkeys(each.name for each in asked)
+            for name in dict.fromkeys(each.name for each in all_runs)
         }
         if scenario.has_pods:
             etl = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
             self.store.append(EXPERIMENT, RunRequested(run="etl-1", request=etl))
         self._to_come = 0
-        for each in asked:
+        for each in all_runs:
             self._request(each)
         self._process = process
         self._start_controller()
@@ -159,17 +159,18 @@ class Simulation:
         """
         self._workers.resize(count, join_s=join_s)
 
-    def _request(self, asked: Neighbour) -> None:
+    def _request(self, neighbour: Neighbour) -> None:
         self._to_come += 1
 
         def now() -> None:
             self._to_come -= 1
             self.store.append(
-                asked.name, RunRequested(run=asked.plan.run, request=asked.request, priority=asked.priority)
+                neighbour.name,
+                RunRequested(run=neighbour.plan.run, request=neighbour.request, priority=neighbour.priority),
             )
 
-        if asked.at:
-            self._at(asked.at, now)
+        if neighbour.at:
+            self._at(neighbour.at, now)
         else:
             now()
 
@@ -211,15 +212,17 @@ class Simulation:
 
     def _open(self) -> dict[str, Core]:
         """Return the cores of attended runs."""
-        kept, before = self.experiments, self.experiments.attended()
-        waiting = {RunRef(name, run) for name, each in kept.opened.items() for run in each.core.waiting()}
-        admitted = kept.admitted(self.store.queued(), self.now, waiting)
-        kept.opened = {name: Opened(core=self.cores[name], runs=runs) for name, runs in admitted.items()}
+        previous, before = self.experiments, self.experiments.attended()
+        waiting = {RunRef(name, run) for name, each in previous.opened.items() for run in each.core.waiting()}
+        admitted = previous.admitted(self.store.queued(), self.now, waiting)
+        previous.opened = {name: Opened(core=self.cores[name], runs=runs) for name, runs in admitted.items()}
         for name, runs in admitted.items():
             self.cores[name].attended = runs
         if admitted != before:
-            told = (api.AttendedRun(experiment=n, run=run) for n, runs in admitted.items() for run in runs)
-            self.store.lead(_HOLDER, _LEASE_S, attended=api.Attended(runs=tuple(told)))
+            attended_runs = (
+                api.AttendedRun(experiment=n, run=run) for n, runs in admitted.items() for run in runs
+            )
+            self.store.lead(_HOLDER, _LEASE_S, attended=api.Attended(runs=tuple(attended_runs)))
         return {name: self.cores[name] for name in admitted}
 
     def _control(self) -> None:
@@ -246,7 +249,7 @@ class Simulation:
         except _DiedError:
             self._start_controller()
             return True
-        if self._rest_or_wake(cores, snapshot):
+        if self._scale_to_zero_or_up(cores, snapshot):
             return True
         for offer in self.sharing.round(cores, self.now):
             steps = self._steps(offer, snapshot)
@@ -263,17 +266,17 @@ class Simulation:
                     return True
         return has_changed
 
-    def _rest_or_wake(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
+    def _scale_to_zero_or_up(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
         """Scale to zero or up like the controller's loop; return True if the number of workers has changed."""
         open_runs = [run for core in cores.values() for run in core.open_runs()]
         use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
-        wish = self.scale_to_zero.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
+        desired = self.scale_to_zero.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
         self.store.set_troubles(Troubles(size_before_zero=self.scale_to_zero.previous_size))
-        if wish is None:
+        if desired is None:
             return False
-        self.sizes.append((self.now, wish.workers))
-        self.resize(wish.workers, join_s=self._scenario.join_s)
+        self.sizes.append((self.now, desired.workers))
+        self.resize(desired.workers, join_s=self._scenario.join_s)
         return True
 
     def _tend_machines(self, cores: Mapping[str, Core]) -> bool:
@@ -301,8 +304,8 @@ class Simulation:
     def _keep(self) -> bool:
         """Make snapshots of grown logs and cut the logs; return False if the controller died."""
         for name, core in self.cores.items() if self._scenario.keeps_every else ():
-            made = self.store.segments(name).snapshots
-            known = made[0].seq if made else 0
+            snapshots = self.store.segments(name).snapshots
+            known = snapshots[0].seq if snapshots else 0
             if core.state.seq - known >= self._scenario.keeps_every:
                 if self.dies():
                     return False

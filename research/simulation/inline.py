@@ -18,13 +18,13 @@ class InlinePlanner:
 
     def __init__(self, *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> None:
         self._limits = {"plan_s": plan_s, "solve_s": solve_s}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         """Requests in order."""
         self._answer: dict[str, Any] | None = None
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Compute the answer."""
-        self.asked.append(message["request"])
+        self.requests.append(message["request"])
         self._answer = json.loads(json.dumps(answer(json.loads(json.dumps(message)), **self._limits)))
 
     def answer(self) -> dict[str, Any] | None:

@@ -21,10 +21,14 @@ class VirtualSegmentStore(VirtualHistoryStore):
         self._require(experiment, request.term, request.created)
         known = self._segments[experiment]
         after = known[-1].last if known else 0
-        own = [event for event in self._own(experiment) if event.seq > after]
-        moved = [event for event in own[: max(0, len(own) - request.keep)] if event.seq <= request.until]
+        new_events = [event for event in self._own(experiment) if event.seq > after]
+        moved = [
+            event
+            for event in new_events[: max(0, len(new_events) - request.keep)]
+            if event.seq <= request.until
+        ]
         if len(moved) < request.least or not moved:
-            return SegmentAnswer(remaining=len(own))
+            return SegmentAnswer(remaining=len(new_events))
         segment = Segment(
             first=moved[0].seq,
             last=moved[-1].seq,
@@ -44,7 +48,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         self._notes = {
             key: seq for key, seq in self._notes.items() if key[0] != experiment or seq > segment.last
         }
-        return SegmentAnswer(moved=segment, remaining=len(own) - len(moved))
+        return SegmentAnswer(moved=segment, remaining=len(new_events) - len(moved))
 
     def segments(self, experiment: str) -> SegmentsAnswer:
         """Return the segments and snapshots of a log."""

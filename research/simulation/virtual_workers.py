@@ -331,14 +331,14 @@ class VirtualWorkers:
 
         self._at(self._now() + CHECK_S, report_result)
 
-    def _release(self, worker: _Worker, asked: InboxItem) -> None:
+    def _release(self, worker: _Worker, inbox_item: InboxItem) -> None:
         """Release the task at its next batch, which is now."""
-        named = _name_of(asked)
+        named = _name_of(inbox_item)
         item = next((r for r in worker.running if _name_of(r) == named), None)
         if item is None or worker.name in self._scenario.deaf:
             return
         worker.running.remove(item)
-        failure = Failure(kind=FailureKind.PREEMPTED, message=asked.preempt)
+        failure = Failure(kind=FailureKind.PREEMPTED, message=inbox_item.preempt)
         fail = api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
         self._report(worker, [*self._saved(worker, item), fail])
 

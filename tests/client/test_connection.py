@@ -105,7 +105,7 @@ def test_a_stopped_local_cluster_is_reported_as_stopped(
     clients = []
 
     def client(*given: Any, **options: Any) -> KvsClient:
-        clients.append(options["gone"])
+        clients.append(options["explain_absence"])
         return KvsClient(*given, **options)
 
     monkeypatch.setattr("cerebro.client.connection.cluster.start", lambda home: info)

@@ -48,7 +48,7 @@ class PrunedDisk:
         self._open: dict[str, tuple[TrainTask | EvaluateTask | PredictTask, set[str]]] = {}
         """Maps a task to its body and the model's files at assignment."""
         self._due: list[tuple[int, str]] = []
-        self._told = 0
+        self._num_pruned = 0
 
     @property
     def run(self) -> Run:
@@ -66,8 +66,8 @@ class PrunedDisk:
                 self.read = {each.id for each in models if epochs_read(self.state.runs, self.run, each)}
         if "fit-1" in self.state.runs:
             pruned = self.run.checkpoints.pruned
-            self._due += [(event.seq + self._delay(), name) for name in pruned[self._told :]]
-            self._told = len(pruned)
+            self._due += [(event.seq + self._delay(), name) for name in pruned[self._num_pruned :]]
+            self._num_pruned = len(pruned)
         self._reconcile(event.seq)
         self._check()
 

@@ -94,7 +94,7 @@ def test_a_late_forecast_is_not_reported() -> None:
 
     process = Late()
     assert forecasts(simulated(process=process)) == []
-    assert len(process.asked) > 1
+    assert len(process.requests) > 1
 
 
 @pytest.mark.slow
@@ -137,12 +137,12 @@ class Answering:
     """A planner process with fixed answers."""
 
     def __init__(self, ends: Mapping[int, float]) -> None:
-        self.ends, self.asked = ends, 0
+        self.ends, self.num_requests = ends, 0
         self._is_asked = False
 
     def send(self, message: Mapping[str, Any]) -> None:
         json.dumps(message)
-        self.asked += 1
+        self.num_requests += 1
         self._is_asked = True
 
     def answer(self) -> dict[str, Any] | None:

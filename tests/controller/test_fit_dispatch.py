@@ -136,10 +136,10 @@ def all_here(story: Story) -> ClusterSnapshot:
     )
 
 
-def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
+def interrupt(story: Story, how: FailureKind, *, is_reported: bool) -> None:
     """Interrupt m02 on partition 0: its worker is lost, or releases it, and returns."""
     key = sub_epoch(1, 0, "m02")
-    if is_told:
+    if is_reported:
         story.fail(key, 0, how)
     else:
         attempt = story.start(key, 0)
@@ -150,17 +150,17 @@ def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "is_told"),
+    ("how", "is_reported"),
     [(FailureKind.PREEMPTED, True), (FailureKind.PREEMPTED, False), (FailureKind.CRASH, False)],
 )
-def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) -> None:
+def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_reported: bool) -> None:
     """It precedes models with more remaining work, and validations."""
     story = Story()
     story.fit(models=5, validated=True)
     story.train(1, 1, model="m02")
     for done in ("m03", "m04"):
         story.epoch(1, model=done)
-    interrupt(story, how, is_told=is_told)
+    interrupt(story, how, is_reported=is_reported)
     steps = core_of(story).decide(all_here(story))
     at_it = [step.task for step in steps if isinstance(step, api.Assign) and step.worker == "worker-0"]
     assert at_it[0] == str(sub_epoch(1, 0, "m02"))

@@ -89,7 +89,7 @@ class Store:
     is_lost: bool = False
     """True if answers get lost after the request was executed."""
     error: Exception | None = None
-    told: list[HistoryRequest] = field(default_factory=list)
+    requests: list[HistoryRequest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.inner.create_experiment(simulation().store.experiment(EXPERIMENT))
@@ -105,7 +105,7 @@ class Store:
             raise self.error
         if self.is_away:
             raise StoreUnavailableError("away")
-        self.told.append(request)
+        self.requests.append(request)
         answer = self.inner.count_history(request)
         if self.is_lost:
             raise StoreUnavailableError("no answer")
@@ -142,7 +142,7 @@ class Controller:
         self.history.reconcile(self.store.term)
 
 
-def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
+def assert_counted_once(store: Store, log: tuple[Event, ...]) -> None:
     """Check that the history equals that of a single controller."""
     expected, found = history_of(log), store.inner.history().sub_epochs
     assert {key: round(row.sub_epochs) for key, row in found.items()} == {
@@ -181,7 +181,7 @@ def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple
     mine.read(log[mine.state.seq :])
     for _ in range(3):  # the first request finds the other controller's statistics
         mine.reconcile()
-    assert_told_once(store, log)
+    assert_counted_once(store, log)
 
 
 def test_many_sub_epochs_are_stored_in_several_requests(
@@ -194,8 +194,8 @@ def test_many_sub_epochs_are_stored_in_several_requests(
     controller.read(log)
     for _ in range(MODELS * PARTITIONS * 2):
         controller.reconcile()
-    assert max(sum(row.sub_epochs for row in each.sub_epochs.values()) for each in store.told) <= 7
-    assert_told_once(store, log)
+    assert max(sum(row.sub_epochs for row in each.sub_epochs.values()) for each in store.requests) <= 7
+    assert_counted_once(store, log)
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no route"), BadRequestError("what?")])

@@ -37,7 +37,7 @@ class Paged(Store):
 
     def __init__(self, names: Sequence[str] = ("one",)) -> None:
         super().__init__()
-        self.asked: list[tuple[str, int]] = []
+        self.reads: list[tuple[str, int]] = []
         self.leads: list[float] = []
         self.takes: Callable[[], None] = lambda: None
         self.now: Callable[[], float] = lambda: 0.0
@@ -46,7 +46,7 @@ class Paged(Store):
             self.create_experiment(record(name))
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        self.asked.append((experiment, after))
+        self.reads.append((experiment, after))
         self.takes()
         return super().events(experiment, after)[:1]
 
@@ -66,7 +66,7 @@ class Paged(Store):
             return api.LeaderAnswer(term=0, holder="rival")
         return super().lead(holder, ttl_s, process=process, is_start=is_start)
 
-    def told(self, experiment: str, number: int) -> None:
+    def write_log(self, experiment: str, number: int) -> None:
         """Write a log of ended runs."""
         term = super().lead("before", 0.0).term
         for run in range(number):
@@ -97,7 +97,7 @@ def test_the_leadership_lease_is_renewed_while_a_long_log_is_read(
 ) -> None:
     """A page takes a second and the log a hundred; renewals are never a lease apart."""
     clock, store = [0.0], Paged()
-    store.told("one", 33)
+    store.write_log("one", 33)
     store.append("one", request("etl-99"))
     store.now = lambda: clock[0]
 
@@ -117,7 +117,7 @@ def test_a_controller_that_loses_leadership_stops_reading(
 ) -> None:
     """The events read so far are kept in case the leadership returns."""
     clock, store = [0.0], Paged()
-    store.told("one", 10)
+    store.write_log("one", 10)
     store.append("one", request("etl-99"))
     store.now, store.rival_after = lambda: clock[0], 3
 
@@ -137,7 +137,7 @@ def test_a_controller_that_loses_leadership_stops_reading(
 
     monkeypatch.setattr(leader.stop, "wait", stand_by)
     leader.run()
-    firsts = [after for _, after in store.asked]
+    firsts = [after for _, after in store.reads]
     assert firsts.count(0) == 1
     assert max(firsts) >= 30
 
@@ -145,7 +145,7 @@ def test_a_controller_that_loses_leadership_stops_reading(
 def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
     """A second run continues where the first one stopped, even after another experiment's turn."""
     store = Paged(("one", "two"))
-    store.told("one", 5)
+    store.write_log("one", 5)
     leader = controller(store, tmp_path)
 
     def stop() -> None:
@@ -160,7 +160,7 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
         leader.stop.clear()
         store.append(name, request(f"etl-{number}"))
         leader.run()
-    assert [name for name, after in store.asked if not after] == ["one", "two"]
+    assert [name for name, after in store.reads if not after] == ["one", "two"]
 
 
 # --- Cache ---

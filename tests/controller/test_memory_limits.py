@@ -90,12 +90,12 @@ class Manager:
     """Record requests, or raise an error."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, Memory]] = []
+        self.resizes: list[tuple[str, str, Memory]] = []
         self.error: Exception | None = None
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
         """Record the request like a cluster manager."""
-        self.asked.append((pod, container, memory))
+        self.resizes.append((pod, container, memory))
         if self.error is not None:
             raise self.error
 
@@ -148,7 +148,7 @@ def test_a_refused_resize_is_logged_once_and_an_outage_is_retried(
         growth = limits.update(*looks())
         limits.grow({"w-0"})
         assert growth.workers == (frozenset() if is_final and second else {"w-0"})
-    assert len(manager.asked) == len(caplog.records) == (1 if is_final else 3)
+    assert len(manager.resizes) == len(caplog.records) == (1 if is_final else 3)
     assert not is_final or "worker.resources.worker.limits.memory" in caplog.text
     assert limits.update(*looks()).problem == ("no such thing" if is_final else "")
 
@@ -200,7 +200,7 @@ def test_only_an_existing_pod_with_a_limit_is_resized(
     statuses, fleet = looks()
     growth = limits.update(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})
-    assert (growth.workers, manager.asked) == (frozenset({"w-0"} if may_grow else ()), [])
+    assert (growth.workers, manager.resizes) == (frozenset({"w-0"} if may_grow else ()), [])
 
 
 def hopeless_on(growth: Growth) -> list[str]:

@@ -67,7 +67,7 @@ class Cluster(VirtualStore):
         self.running: dict[str, str] = {}
         self.tick_s = 1.0
         self.workers_left: tuple[str, ...] = WORKERS
-        self.told: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
         for name in experiments:
             self.begin(name)
         for name in WORKERS:
@@ -87,7 +87,7 @@ class Cluster(VirtualStore):
             self.now += self.tick_s
             for number, name in enumerate(self.workers_left):
                 self._work(name, number)
-            self.told()
+            self.notify()
         return answer
 
     def _work(self, name: str, number: int) -> None:
@@ -167,7 +167,7 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             if until():
                 controller.stop.set()
 
-        store.told = notify
+        store.notify = notify
         controller.run()
         return controller
 

@@ -102,14 +102,14 @@ def test_no_plan_is_requested_while_priorities_differ() -> None:
     for at, priority in ((0.5, 1), (45.0, 0)):
 
         def change(priority: int = priority) -> None:
-            requests.append(len(process.asked))
+            requests.append(len(process.requests))
             event = PriorityChanged(run="fit-1", model="m00", priority=priority)
             simulation.store.append(EXPERIMENT, event)
 
         simulation._at(at, change)
     simulation.run()
     assert requests == [0, 0], "while they differ nobody is asked"
-    assert process.asked
+    assert process.requests
 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:

@@ -66,7 +66,7 @@ def _planned(core: Core, run: Run, request: EvaluateRequest) -> RunStarted | Run
     found = {
         name: epoch
         for name, epoch in epochs.items()
-        if epoch and not pruning.is_gone(fit.models[name], epoch)
+        if epoch and not pruning.is_removed(fit.models[name], epoch)
     }
     if not found:
         return RunFinished(run=run.id, outcome="failed", error="no checkpoint")

@@ -21,11 +21,11 @@ class Listening:
     """A planner process that records questions and never finds a better plan; with `is_mute`, it does not answer."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.is_mute = False
 
     def send(self, message: Mapping[str, Any]) -> None:
-        self.asked.append(message["request"])
+        self.requests.append(message["request"])
 
     def answer(self) -> dict[str, Any] | None:
         """Report that no better plan exists."""
@@ -43,7 +43,7 @@ class Watched:
 
     def __init__(self, *, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> None:
         self.story = Story(workers=0)
-        self.core, self.told = Core(RECORD), 0
+        self.core, self.num_advised = Core(RECORD), 0
         self.process = Listening()
         self.planner_process = PlannerProcess(self.process)
         self.tell(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
@@ -53,7 +53,7 @@ class Watched:
     @property
     def plans(self) -> int:
         """Return the number of requested plans."""
-        return self.process.asked.count("plan")
+        return self.process.requests.count("plan")
 
     def tell(self, *events: Event) -> None:
         self.story.tell(*events)
@@ -80,9 +80,9 @@ class Watched:
 
     def advise(self) -> None:
         """Update the core and let the planner process finish."""
-        for event in self.story.log[self.told :]:
+        for event in self.story.log[self.num_advised :]:
             self.core.apply(event)
-        self.told = len(self.story.log)
+        self.num_advised = len(self.story.log)
         for _ in range(4):
             self.planner_process.advise(self.core)
 

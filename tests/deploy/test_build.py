@@ -16,7 +16,7 @@ class Checkout:
     """A folder with the script and its inputs, and a PATH with the stand-in."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.asked = folder / "checkout", folder / "asked"
+        self.folder, self.request_log = folder / "checkout", folder / "asked"
         self.images = self.folder / "deploy" / "images"
         for name in ("wheels", "certificates"):
             (self.images / name).mkdir(parents=True)
@@ -33,13 +33,13 @@ class Checkout:
     def build(self, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the script."""
         path = f"{self.bin}:/usr/bin:/bin"
-        given = {"PATH": path, "VERSION": "1.2.3", "ASKED": str(self.asked), **environment}
+        given = {"PATH": path, "VERSION": "1.2.3", "ASKED": str(self.request_log), **environment}
         command = [str(self.images / "build")]
         return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
 
     def builds(self) -> list[str]:
         """List the images that docker was asked to build."""
-        lines = self.asked.read_text().splitlines() if self.asked.exists() else []
+        lines = self.request_log.read_text().splitlines() if self.request_log.exists() else []
         return [line for line in lines if line.startswith("build ")]
 
 
@@ -53,13 +53,13 @@ def test_three_images_are_built_and_tagged_with_the_version(checkout: Checkout) 
     assert checkout.build().returncode == 0
     targets = [line.split("--target ")[1].split()[:3] for line in checkout.builds()]
     assert targets == [[n, "--tag", f"cerebro/cerebro-{n}:1.2.3"] for n in ("control", "worker", "notebook")]
-    assert "push" not in checkout.asked.read_text()
+    assert "push" not in checkout.request_log.read_text()
 
 
 def test_a_registry_prefixes_the_names_and_receives_the_images(checkout: Checkout) -> None:
     """With or without a trailing slash."""
     assert checkout.build(REGISTRY="registry.example/team/").returncode == 0
-    lines = checkout.asked.read_text().splitlines()
+    lines = checkout.request_log.read_text().splitlines()
     pushed = [line.removeprefix("push ") for line in lines if line.startswith("push ")]
     assert pushed == [
         f"registry.example/team/cerebro/cerebro-{name}:1.2.3" for name in ("control", "worker", "notebook")

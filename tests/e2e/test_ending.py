@@ -38,18 +38,18 @@ def count_leaves(lab: Lab, worker: str) -> int:
     return (lab.home.logs / f"{worker}.log").read_text().count("was asked to leave")
 
 
-def until_told(lab: Lab, worker: str, before: int) -> None:
+def until_leaving(lab: Lab, worker: str, before: int) -> None:
     """Wait until a worker has reported that it leaves and has asked its tasks to leave.
 
     Args:
         before: the value of `asked` before the SIGTERM.
     """
 
-    def is_told() -> bool:
+    def is_leaving() -> bool:
         leaving = {status.record.worker for status in lab.kvs.workers() if status.leaving}
         return count_leaves(lab, worker) > before and worker in leaving
 
-    until(is_told, f"{worker} reports that it leaves")
+    until(is_leaving, f"{worker} reports that it leaves")
 
 
 def test_sigterm_preempts_a_sub_epoch_and_it_is_repeated(lab: Lab, prepared: str) -> None:
@@ -62,7 +62,7 @@ def test_sigterm_preempts_a_sub_epoch_and_it_is_repeated(lab: Lab, prepared: str
     knock = lab.gate.knock()
     before = count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
-    until_told(lab, knock.worker, before)
+    until_leaving(lab, knock.worker, before)
     lab.gate.open()
     event = preempted(log, knock.worker, "/train/m01/")
     assert processes.wait_gone(old, HANG_S)
@@ -84,7 +84,7 @@ def test_queued_tasks_of_a_leaving_worker_move_immediately(lab: Lab, prepared: s
     knock = lab.gate.knock()
     count, before = len(log.read()), count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
-    until_told(lab, knock.worker, before)
+    until_leaving(lab, knock.worker, before)
     lab.gate.open()
     ended = preempted(log, knock.worker, "/train/m00/")
     assert processes.wait_gone(old, HANG_S)
@@ -107,7 +107,7 @@ def test_sigterm_preempts_preprocessing_and_it_is_repeated(lab: Lab) -> None:
     knock = lab.gate.knock()
     came, before = time.monotonic(), count_leaves(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
-    until_told(lab, knock.worker, before)
+    until_leaving(lab, knock.worker, before)
     # A preprocessing process checks for a leave request at this interval.
     until(lambda: time.monotonic() - came > REPORT_S, "it looks at its next row")
     lab.gate.open()

@@ -70,11 +70,11 @@ def expected(
     found: dict[PageKey, list[tuple[str, int, int, float]]] = {}
     for event in log:
         for page_key, row in projection.apply(event):
-            found.setdefault(page_key, []).append(as_told(row))
+            found.setdefault(page_key, []).append(as_exported(row))
     return found
 
 
-def as_told(row: Row) -> tuple[str, int, int, float]:
+def as_exported(row: Row) -> tuple[str, int, int, float]:
     return row.name, row.step, round(row.time * 1000), row.value
 
 

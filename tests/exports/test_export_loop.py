@@ -11,7 +11,7 @@ from cerebro.contract.records import ExperimentSummary
 from cerebro.errors import ExportError, TrackerUnavailableError, UnreadableError
 from cerebro.exports.export_loop import ExperimentExport, ExportLoop
 from cerebro.exports.projection import PageKey, Projection, Row
-from tests.exports.logged import LogStore, as_told, expected, record, story
+from tests.exports.logged import LogStore, as_exported, expected, record, story
 
 
 class FakeExport:
@@ -37,8 +37,8 @@ class FakeExport:
     def settle(self) -> None:
         self.settled += 1
 
-    def told(self) -> dict[PageKey, list[tuple[str, int, int, float]]]:
-        return {page_key: [as_told(row) for row in rows] for page_key, rows in self.rows.items()}
+    def exported(self) -> dict[PageKey, list[tuple[str, int, int, float]]]:
+        return {page_key: [as_exported(row) for row in rows] for page_key, rows in self.rows.items()}
 
 
 def test_rejected_rows_are_resent_first() -> None:
@@ -53,7 +53,7 @@ def test_rejected_rows_are_resent_first() -> None:
         if followed.seq == len(log):
             break
     followed.catch_up()
-    assert kept.told() == expected(log)
+    assert kept.exported() == expected(log)
     assert kept.settled == 1
 
 
@@ -64,7 +64,7 @@ def test_a_log_is_exported_up_to_its_unreadable_event() -> None:
     kept = FakeExport()
     with pytest.raises(UnreadableError, match="event 21 of experiment 'one'"):
         ExperimentExport(LogStore([*log, bad], page=50), record(), lambda _: kept).catch_up()
-    assert kept.told() == expected(log)
+    assert kept.exported() == expected(log)
     assert kept.settled == 1
 
 
@@ -104,7 +104,7 @@ def test_created_and_deleted_experiments_are_followed() -> None:
     follower.poll()
     store.logs["one"], store.created["one"] = log[:15], 2.0
     follower.poll()
-    assert {name: kept.told() for name, kept in runs.items()} == {
+    assert {name: kept.exported() for name, kept in runs.items()} == {
         "one@1.000000": expected(log),
         "two@1.000000": expected(log[:20]),
         "one@2.000000": expected(log[:15]),
@@ -124,7 +124,7 @@ def test_a_refused_experiment_does_not_stop_the_others(caplog: pytest.LogCapture
     for _ in range(3):
         follower.poll()
     assert caplog.text.count("the export of bad stopped") == 1
-    assert kept.told() == expected(log)
+    assert kept.exported() == expected(log)
     store.logs["bad"] = log[:12]
     follower.poll()
     assert caplog.text.count("the export of bad stopped") == 2

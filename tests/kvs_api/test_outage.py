@@ -250,12 +250,12 @@ def test_the_error_explains_a_stopped_local_cluster() -> None:
     """A local cluster that was stopped explains it; otherwise the error has the address and the last problem."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # the port is free after this block
-    for gone, told in (
+    for explanation, message in (
         ("it was stopped: `cerebro up`", "^it was stopped: `cerebro up`$"),
         ("", "did not answer"),
     ):
-        client = KvsClient(address, TOKEN, retry_for_s=0.0, gone=partial(str, gone))
-        with pytest.raises(StoreUnavailableError, match=told):
+        client = KvsClient(address, TOKEN, retry_for_s=0.0, explain_absence=partial(str, explanation))
+        with pytest.raises(StoreUnavailableError, match=message):
             client.queue()
         client.close()
 

@@ -85,8 +85,10 @@ def test_services_without_a_page_serve_metrics_on_their_own_port(tmp_path: Path)
     found, ports = listed(tmp_path)
     for name in ("controller", "worker-0", "kvs_api", "dispatcher"):
         assert found[name].environment["CEREBRO_HEALTH_BIND"] == f"127.0.0.1:{ports[health_port(name)]}"
-        is_told = found[name].environment.get("CEREBRO_HEALTH_METRICS") != "0"
-        assert is_told == (name not in ("kvs_api", "dispatcher")) == health_port(name).endswith(" metrics")
+        has_metrics = found[name].environment.get("CEREBRO_HEALTH_METRICS") != "0"
+        assert (
+            has_metrics == (name not in ("kvs_api", "dispatcher")) == health_port(name).endswith(" metrics")
+        )
 
 
 def test_the_supervisor_probes_each_required_service(tmp_path: Path) -> None:

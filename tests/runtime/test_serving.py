@@ -44,7 +44,7 @@ class Served:
     ) -> None:
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.asked = threading.Semaphore(0)
+        self.arrivals = threading.Semaphore(0)
         self.threads = Threads(2)
         self.server = WebServer(
             WsgiOnAsgi(self._app, self.threads),
@@ -57,7 +57,7 @@ class Served:
 
     def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
         self.environ = environ
-        self.asked.release()
+        self.arrivals.release()
         self.may_answer.wait(LIMIT_S)
         path = environ["PATH_INFO"][1:]
         body = bytes(int(path)) if path.isdigit() else str(len(environ["wsgi.input"].read())).encode()
@@ -236,7 +236,7 @@ def test_stalled_threads_are_reported(serve: Serve, monkeypatch: pytest.MonkeyPa
     served.may_answer.clear()
     with ExitStack() as stack:
         readers = [stack.enter_context(served.connect(WHOLE)) for _ in range(2)]
-        assert all(served.asked.acquire(timeout=LIMIT_S) for _ in readers)
+        assert all(served.arrivals.acquire(timeout=LIMIT_S) for _ in readers)
         with monkeypatch.context() as short:
             short.setattr("cerebro.runtime.web.serving.STUCK_S", -1.0)
             assert served.server.hung() == ""
@@ -283,7 +283,7 @@ def test_unread_answers_are_dropped_for_new_callers(serve: Serve) -> None:
     with ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(served.connect(BIG % (14 * MIB)))
-            assert served.asked.acquire(timeout=LIMIT_S)
+            assert served.arrivals.acquire(timeout=LIMIT_S)
         until(
             lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in served.connections),
             "all readers stall",
@@ -296,7 +296,7 @@ def test_a_clock_set_forward_interrupts_no_answer(serve: Serve, monkeypatch: pyt
     """Deadlines use a monotonic clock."""
     served = serve()
     with served.connect_slowly(BIG % (14 * MIB)) as slow:
-        assert served.asked.acquire(timeout=LIMIT_S)
+        assert served.arrivals.acquire(timeout=LIMIT_S)
         until(lambda: not served.threads._pending, "all threads rest")
         now = time.time()
         monkeypatch.setattr("time.time", lambda: now + 1e6)
@@ -357,7 +357,7 @@ def test_a_request_with_an_ambiguous_length_ends_its_connection(serve: Serve, co
                 answer += piece
     assert answer.count(b"HTTP/1.") == 1
     assert answer.split(b" ")[1] in (b"400", b"501")
-    assert not served.asked.acquire(blocking=False)
+    assert not served.arrivals.acquire(blocking=False)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_trailers_and_extensions_without_end_are_refused(serve: Serve, frame: by
             for _ in range(100):
                 connection.sendall(piece)
             assert b" 400 " in connection.recv(1 << 16)
-        assert not served.asked.acquire(blocking=False)
+        assert not served.arrivals.acquire(blocking=False)
 
 
 @pytest.mark.parametrize("state", ["paused", "continue"])

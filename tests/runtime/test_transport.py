@@ -27,11 +27,11 @@ class Answers:
     """A service with a scripted list of responses; it repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
-        self.answers, self.asked = list(answers), 0
+        self.answers, self.num_requests = list(answers), 0
 
     def request(self, *_: object, **__: object) -> urllib3.HTTPResponse:
-        status, headers, body = self.answers[min(self.asked, len(self.answers) - 1)]
-        self.asked += 1
+        status, headers, body = self.answers[min(self.num_requests, len(self.answers) - 1)]
+        self.num_requests += 1
         return urllib3.HTTPResponse(body=body, status=status, headers=headers, preload_content=True)
 
 
@@ -68,7 +68,7 @@ def test_a_request_with_one_bad_answer_is_repeated(client: Made, bad: Answer) ->
     """Agent, controller, dispatcher and clients all call the store through this code."""
     kvs, service = client(bad, (200, JSON, LEADS))
     assert kvs.lead("c", 5.0) == api.LeaderAnswer(term=3, holder="c")
-    assert service.asked == 2
+    assert service.num_requests == 2
 
 
 @pytest.mark.parametrize("bad", [(503, JSON, b"{}"), (500, HTML, PAGE), (200, HTML, PAGE)])
@@ -94,7 +94,7 @@ def test_a_lasting_error_is_raised_after_three_tries(client: Made, body: bytes, 
     kvs, service = client((500, JSON, body), retry_for_s=600.0)
     with pytest.raises(ServerError, match=said):
         kvs.lead("c", 5.0)
-    assert service.asked == 3
+    assert service.num_requests == 3
 
 
 CALLS: dict[str, Callable[[KvsClient], object]] = {

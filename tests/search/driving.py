@@ -111,7 +111,7 @@ class Run:
         self.refused = 0.0
         """Probability that the run refuses a model."""
         self.models: dict[str, Model] = {}
-        self.told: list[Report] = []
+        self.reports: list[Report] = []
         self.actions: list[list[Action]] = []
         self.why = ""
         self.is_late = False
@@ -186,7 +186,7 @@ class Run:
 
     def tell_all(self) -> None:
         while self._reports:
-            self.told.append(first := self._reports.popleft())
+            self.reports.append(first := self._reports.popleft())
             self._do(self.search.on_report(first))
 
     def add(

@@ -167,7 +167,7 @@ def test_a_stopping_rung_promotes_the_best_so_far(seed: int, eta: int) -> None:
     run = Run(search_of(search_request(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     scores: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)
-    for report, actions in zip(run.told, run.actions[1:], strict=True):
+    for report, actions in zip(run.reports, run.actions[1:], strict=True):
         if isinstance(report, Measured) and report.epoch in levels:
             scores[report.epoch].append((-report.value, report.model))
         if isinstance(report, Reached) and report.epochs < 8:

@@ -60,8 +60,8 @@ def _answers(reports: list[Report]) -> list[str]:
 def test_replayed_requests_give_the_procedures_actions(seed: int, data: st.DataObject) -> None:
     """The procedure runs here, or in another process from the start with recorded answers."""
     run = Run(search_of(request(), Halving()), seed).to_the_end(disturbances=data.draw(st.integers(0, 30)))
-    known = data.draw(st.integers(0, len(run.told)))
-    assert put(run.told, known) == run.actions
+    known = data.draw(st.integers(0, len(run.reports)))
+    assert put(run.reports, known) == run.actions
 
 
 def test_an_action_that_differs_in_a_replay_is_named() -> None:

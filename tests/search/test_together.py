@@ -74,4 +74,4 @@ def test_any_procedure_works_with_any_sampler(search: Any, space: dict[str, Any]
         assert model.hyperparams["batch_size"] in range(8, 65)
         assert model.hyperparams.get("layers", 3) == 3
     again = search_of(request, epochs=9)
-    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.actions
+    assert [again.begin(), *(again.on_report(report) for report in run.reports)] == run.actions

@@ -80,7 +80,7 @@ def test_every_search_ends_and_can_be_replayed(
     assert run.why
     assert not run.search.is_stuck
     again = search_of(request, epochs=9)
-    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.actions
+    assert [again.begin(), *(again.on_report(report) for report in run.reports)] == run.actions
 
 
 def measured(model: str, epoch: int, value: float, *, time: float = 0.0, loss: float = 0.0) -> Measured:
@@ -282,7 +282,7 @@ def test_stopped_models_of_a_rung_do_not_count_as_running(procedure: ProcedureCh
     """No device trains them, so no stop is reported. A user may still extend one."""
     run = Run(search_of(search_request(procedure, samples=12), epochs=8)).to_the_end()
     assert run.requested_stops
-    assert not any(isinstance(report, Stopped) for report in run.told)
+    assert not any(isinstance(report, Stopped) for report in run.reports)
     assert not any(past.is_running for past in run.search.history())
     run.tell(Extended(model=min(run.requested_stops), epochs=8, by="ann"))
     assert sum(past.is_running for past in run.search.history()) == 1

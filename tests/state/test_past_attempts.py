@@ -26,7 +26,7 @@ class Store:
     """A log with its oldest part in segments; counts the reads."""
 
     def __init__(self, log: Sequence[Event], cuts: Sequence[int] = (), lost: int | None = None) -> None:
-        self._log, self.asked = log, 0
+        self._log, self.num_reads = log, 0
         self._segments = [
             Segment(
                 first=first + 1,
@@ -44,7 +44,7 @@ class Store:
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
         """Return a page; like kvs_api, raise if the page reaches into a lost segment."""
-        self.asked += 1
+        self.num_reads += 1
         page = self._log[after : after + PAGE]
         if self._lost and page and page[0].seq <= self._lost.last and page[-1].seq >= self._lost.first:
             raise LostEventsError.for_event(experiment, self._lost.first, f"{self._lost.file} is gone")
@@ -200,7 +200,7 @@ def test_reading_a_time_range_does_not_grow_with_the_log() -> None:
         store = Store(log, range(3 * PAGE, len(log) - 3 * PAGE, 3 * PAGE))
         middle = log[len(log) // 2].time
         read(store, log, middle, log[len(log) // 2 + 2 * PAGE].time)
-        requests.append(store.asked)
+        requests.append(store.num_reads)
     assert abs(requests[1] - requests[0]) <= 2
 
 
@@ -230,8 +230,8 @@ def test_complete_pages_are_read_once() -> None:
     store = Store(log, (6 * PAGE,))
     pages, known = LogPages(store), Log("one", 0.0, len(log))
     first = pages.window(known, "fit-1", log[20].time, log[60].time)
-    num_reads = store.asked
+    num_reads = store.num_reads
     assert pages.window(known, "fit-1", log[20].time, log[60].time) == first
-    assert store.asked == num_reads
+    assert store.num_reads == num_reads
     pages.window(known._replace(created=1.0), "fit-1", log[20].time, log[60].time)
-    assert store.asked > num_reads
+    assert store.num_reads > num_reads

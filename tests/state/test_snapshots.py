@@ -99,10 +99,10 @@ def test_snapshots_preserve_object_identity() -> None:
 class Store:
     def __init__(self, content: bytes | None) -> None:
         self.content = content
-        self.asked: list[tuple[str, str]] = []
+        self.reads: list[tuple[str, str]] = []
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        self.asked.append((experiment, of_format))
+        self.reads.append((experiment, of_format))
         return self.content
 
 
@@ -131,4 +131,4 @@ def test_an_invalid_snapshot_is_ignored_and_executes_nothing(content: bytes) -> 
     store = Store(content)
     assert restored(store, "one") == ExperimentState(name="one")
     assert restored_cluster(store) == ClusterState()
-    assert store.asked == [("one", snapshot_format()), ("", snapshot_format())]
+    assert store.reads == [("one", snapshot_format()), ("", snapshot_format())]

@@ -57,7 +57,7 @@ class Course:
         self.story.fit(models=2, partitions=len(ROWS), epochs=2)
         assert isinstance(self.story.run.plan, FitPlan)
         self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": ROWS})
-        self.told: dict[str, list[tuple[TrainingConfig, Position]]] = {"m00": [], "m01": []}
+        self.sub_epochs: dict[str, list[tuple[TrainingConfig, Position]]] = {"m00": [], "m01": []}
         """Maps a model to the training config and position of each committed sub-epoch."""
         self.open: dict[str, tuple[TaskKey, tuple[TrainingConfig, Position]]] = {}
         """Maps a model to its open sub-epoch."""
@@ -105,7 +105,7 @@ class Course:
         key, assigned = self.open[model.id]
         if self.story.run.tasks.by_key[str(key)].state is TaskState.RUNNING:
             del self.open[model.id]
-            self.told[model.id].append(assigned)
+            self.sub_epochs[model.id].append(assigned)
             self.story.commit(key, key.partition or 0)
 
     def save(self, model: Model) -> None:
@@ -137,7 +137,7 @@ class Course:
         if task.state is TaskState.RUNNING:
             del self.open[model.id]
             if len(model.sub_epochs) > model.lineage.sub_epochs:
-                self.told[model.id].pop()
+                self.sub_epochs[model.id].pop()
             self.story.break_off(key, key.partition or 0, task.attempt, FailureKind.CHECKPOINT)
 
     def change(self, model: Model) -> None:
@@ -152,20 +152,20 @@ class Course:
 
     def clone(self, model: Model) -> None:
         """Add a warm clone; its origin may be gone."""
-        if len(self.told) > 4:
+        if len(self.sub_epochs) > 4:
             return
         at = self.random.choice(["last", "best", 1, 2])
         before = len(self.story.run.models)
         self.story.tell(cloned(model.id, at, self.random.randint(1, 4)))
         if len(self.story.run.models) > before:
             clone = list(self.story.run.models.values())[-1]
-            self.told[clone.id] = self.told[model.id][: clone.lineage.sub_epochs]
+            self.sub_epochs[clone.id] = self.sub_epochs[model.id][: clone.lineage.sub_epochs]
 
     def check(self) -> None:
         """Check that the state matches the record, and that clones' origins still exist."""
         for model in self.story.run.models.values():
             sub_epochs = range(len(model.sub_epochs))
-            assert [(model.config_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
+            assert [(model.config_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.sub_epochs[
                 model.id
             ]
             for until, before in model.changes:

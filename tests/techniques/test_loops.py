@@ -63,7 +63,7 @@ def by(
     batch_size: int = 9,
     **params: Any,
 ) -> tuple[dict[str, float], dict[str, Any], Any]:
-    """Train a sub-epoch with a technique; return its metrics, state and `models[0].told`."""
+    """Train a sub-epoch with a technique; return its metrics, state and `models[0].observed`."""
     group = group or Alone(("cpu",) * size)
     try:
         spec = Spec(loop, make or linear, hints or Hints())
@@ -112,7 +112,7 @@ def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) 
         "python": random.random(),
         "torch": float(torch.rand(1)),
     }
-    models[0].told = values
+    models[0].observed = values
     return {"rows": sum(map(len, observed)) / dataloader.num_rows, "odd": odd}
 
 
@@ -356,7 +356,7 @@ def test_a_model_that_one_process_cannot_train_is_reported_with_the_reason(
 
 def placed_batch(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
     inputs, outputs = next(iter(dataloader))
-    models[0].told = inputs.device.type, outputs.device.type
+    models[0].observed = inputs.device.type, outputs.device.type
     return {}
 
 

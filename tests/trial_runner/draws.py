@@ -39,7 +39,7 @@ class Draw(NamedTuple):
     parallel_plan: ParallelPlan
     batch_size: int
     technique: type[Technique] | None
-    told: str
+    label: str
 
 
 def wrong(kind: str, random: Random) -> Draw:

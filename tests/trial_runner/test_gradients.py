@@ -47,7 +47,7 @@ def test_a_wrong_gradient_is_detected(
     """Covers several models, loops and ranks, with gradient clipping and dropout."""
     drawn = wrong(kind, Random(draw))
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
-    assert is_caught, (drawn.told, found)
+    assert is_caught, (drawn.label, found)
 
 
 @pytest.mark.parametrize("technique", ["ddp", "fsdp"])
@@ -73,8 +73,8 @@ def test_correct_techniques_are_never_ruled_out(
     """Covers models, optimizers, batch sizes, accumulation, clipping, schedules, dtypes and dropout seeds."""
     drawn = right(Random(draw))
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
-    assert not is_caught, (drawn.told, found)
-    assert found.is_verified, (drawn.told, found)
+    assert not is_caught, (drawn.label, found)
+    assert found.is_verified, (drawn.label, found)
     assert found.is_usable
 
 

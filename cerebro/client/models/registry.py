@@ -147,8 +147,8 @@ class RegistryMixin(OpenExperiment):
             result, model = self.result(best.run), best.id
         run = session.state().runs[result.run]
         trained = result.model(model, epoch)
-        if trained.gone:
-            raise NotFoundError(trained.gone)
+        if trained.removal_text:
+            raise NotFoundError(trained.removal_text)
         state, request = run.models[model], run.fit_request
         dataset = session.state().datasets.get(run.plan.dataset) if run.plan else None
         metrics = {

@@ -27,7 +27,7 @@ from cerebro.state.log_pages import EventStore, Log, LogPages
 from cerebro.state.models import parallel_plans
 from cerebro.state.models.best import best_in, best_model
 from cerebro.state.reports import state_words
-from cerebro.state.runs.pruning import gone_text
+from cerebro.state.runs.pruning import removal_text
 from cerebro.state.tasks import verification_texts
 from cerebro.usercode.in_process import UserCode
 
@@ -124,9 +124,9 @@ class FitResult(FitFigures):
         assert epoch is not None
         reference = model.epoch_checkpoint(epoch) if epoch else model.sub_epochs[-1].checkpoint.ref()
         assert reference is not None
-        gone = ""
+        removal = ""
         if reference.name in model.checkpoints.removed:
-            gone = f"{gone_text(self._run, model, epoch)}: choose a model whose checkpoints exist"
+            removal = f"{removal_text(self._run, model, epoch)}: choose a model whose checkpoints exist"
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,
@@ -141,7 +141,7 @@ class FitResult(FitFigures):
             files=self._files,
             code=self._user_code,
             encoded=(lambda: code(request.code).encoded) if code is not None else None,
-            gone=gone,
+            removal_text=removal,
         )
 
     def leaderboard(self) -> pd.DataFrame:

@@ -34,7 +34,7 @@ class TrainedModel:
         files: access to the cluster's files.
         code: environment of the user's code.
         encoded: returns the encoded spec.
-        gone: reason why the checkpoint was deleted. Empty for existing ones.
+        removal_text: reason why the checkpoint was deleted. Empty for existing ones.
 
     Example::
 
@@ -52,7 +52,7 @@ class TrainedModel:
     files: Files = field(repr=False)
     code: UserCode | None = field(default=None, repr=False)
     encoded: Callable[[], str] | None = field(default=None, repr=False)
-    gone: str = field(default="", repr=False)
+    removal_text: str = field(default="", repr=False)
 
     @property
     def path(self) -> Path:
@@ -125,5 +125,5 @@ class TrainedModel:
         return load(self.files.checkpoints(self.checkpoint), self.checkpoint, device)
 
     def _check_exists(self) -> None:
-        if self.gone:
-            raise NotFoundError(self.gone)
+        if self.removal_text:
+            raise NotFoundError(self.removal_text)

@@ -45,7 +45,7 @@ class Transport:
         timeout_s: seconds to wait for an answer of one try, in addition to a blocking read; a hanging server counts as
             away.
         pool: connections kept open; at least one per thread that blocks.
-        gone: returns why the service is away and a remedy, or an empty text. Called after `retry_for_s`.
+        explain_absence: returns why the service is away and a remedy, or an empty text. Called after `retry_for_s`.
         write_headers: returns the headers of the next write: the user (`ACTS_FOR`) or the controller's term
             (`api.TERM`).
         ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
@@ -59,14 +59,14 @@ class Transport:
         retry_for_s: float = 60.0,
         timeout_s: float = 30.0,
         pool: int = 8,
-        gone: Callable[[], str] = str,
+        explain_absence: Callable[[], str] = str,
         ca_file: str | None = None,
         write_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.address = bracketed(address.rstrip("/"))
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
-        self._gone = gone
+        self._explain_absence = explain_absence
         self._write_headers = write_headers
         self._http = proxies.pool(
             self.address,
@@ -195,7 +195,7 @@ class Transport:
                         )
             if time.monotonic() + pause_s > deadline:
                 raise errors.StoreUnavailableError(
-                    self._gone()
+                    self._explain_absence()
                     or f"kvs_api at {self.address} did not answer for {self._retry_for_s:g} s ({problem}): "
                     "see `cerebro status` and `cerebro logs kvs_api`"
                 ) from away

@@ -91,8 +91,8 @@ class Gpus:
             for each in self._of(name, handle)
         ]
         if len(self._handles) < expected:
-            gone = f"{expected} GPUs were registered, the driver tells of {len(self._handles)}"
-            found.append(Trouble(text=gone, is_broken=True))
+            message = f"{expected} GPUs were registered, the driver tells of {len(self._handles)}"
+            found.append(Trouble(text=message, is_broken=True))
         return tuple(found)
 
     def _of(self, name: str, handle: Any) -> Iterator[Trouble]:

@@ -79,7 +79,7 @@ def _available_text(run: Run, parent: Model) -> str:
     """The parent's checkpoints that are still available, as text."""
     available_checkpoints = run.kept_checkpoints(parent)
     if parent.is_pruned:
-        return f"{pruning.gone_text(run, parent)}; clone it cold (warm=False)"
+        return f"{pruning.removal_text(run, parent)}; clone it cold (warm=False)"
     ends = range(1, parent.completed_epochs + 1)
     epochs = [
         str(e)

@@ -223,11 +223,11 @@ class Model:
         self.summaries.append(summary)
         epoch = len(self.summaries)
         first, until = self.sub_epochs.compacted, self.progress.ends[epoch - 1]
-        gone = self.sub_epochs.compact(
+        compacted = self.sub_epochs.compact(
             until, range(first, until) if keeps_all else (self.lineage.sub_epochs - 1, until - 1)
         )
         self._metrics.means.pop(epoch, None)
-        return gone[max(0, self.lineage.sub_epochs - first) :]
+        return compacted[max(0, self.lineage.sub_epochs - first) :]
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
         """Record the committed validation of an epoch."""

@@ -115,10 +115,10 @@ def _framed(part: bytes) -> bytes:
     return _LENGTH.pack(len(part)) + part
 
 
-def _part(own: bytes, at: int) -> tuple[bytes, int]:
+def _part(content: bytes, at: int) -> tuple[bytes, int]:
     begin = at + _LENGTH.size
-    end = begin + _LENGTH.unpack_from(own, at)[0]
-    return own[begin:end], end
+    end = begin + _LENGTH.unpack_from(content, at)[0]
+    return content[begin:end], end
 
 
 _known: dict[str, tuple[Any, ...]] = {}

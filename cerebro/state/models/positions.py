@@ -37,8 +37,8 @@ def position_of(
     per_epoch = sum(batches.values())
     expected = step = earlier_epochs * per_epoch + sum(batches[partition] for partition in trained)
     # Only earlier sub-epochs count: later ones must not move the position.
-    had = [0, *(number for first, number in model.configs.begun if first < sub_epoch)] if sub_epoch else []
-    cuts = {cut, *(_cut(model.configs.versions[number].hyperparams) for number in had)}
+    starts = [0, *(number for first, number in model.configs.begun if first < sub_epoch)] if sub_epoch else []
+    cuts = {cut, *(_cut(model.configs.versions[number].hyperparams) for number in starts)}
     if len(model.sub_epochs) != model.progress.trained or len(cuts) > 1:
         # Partitions read together share one last batch.
         compacted = min(earlier_epochs, model.compacted_epochs)

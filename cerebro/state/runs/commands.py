@@ -84,8 +84,8 @@ def previous_value(event: ClientEvent, model: Model) -> str:
     """Describe the values in a model that a command is about to replace."""
     match event:
         case ModelChanged():
-            had = {name: model.hyperparams.get(name) for name in event.hyperparams}
-            return ", ".join(f"{name}={value!r}" for name, value in had.items())
+            previous = {name: model.hyperparams.get(name) for name in event.hyperparams}
+            return ", ".join(f"{name}={value!r}" for name, value in previous.items())
         case ModelExtended():
             return str(model.epochs)
         case PriorityChanged():

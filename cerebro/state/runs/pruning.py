@@ -69,18 +69,18 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
         )
     for name, files in event.files.items():
         model = run.models[name]
-        gone = set(files) - _in_use(runs, run, model)
-        if not gone:
+        removed = set(files) - _in_use(runs, run, model)
+        if not removed:
             continue
-        model.checkpoints.removed |= gone
+        model.checkpoints.removed |= removed
         run.checkpoints.pruned.append(name)
         if model.checkpoints.saved is not None and model.is_pruned:
             model.checkpoints.saved = None
-        if name in run.checkpoints.young and _origin(model) in gone:
+        if name in run.checkpoints.young and _origin(model) in removed:
             run.release_parent_checkpoint(model)
 
 
-def is_gone(model: Model, epoch: int) -> bool:
+def is_removed(model: Model, epoch: int) -> bool:
     """Return True if `prune` removed the checkpoint at the end of a complete epoch."""
     return 0 < epoch <= model.completed_epochs and _end(model, epoch) in model.checkpoints.removed
 
@@ -91,13 +91,15 @@ def lost_text(runs: Mapping[str, Run], run: Run) -> str:
         return ""
     fit, read = runs[run.plan.fit], run.plan.models
     remaining_models = {task.key.model for task in run.tasks.requested() if task.state not in ENDED}
-    gone = (
-        name for name, epoch in read.items() if name in remaining_models and is_gone(fit.models[name], epoch)
+    removed = (
+        name
+        for name, epoch in read.items()
+        if name in remaining_models and is_removed(fit.models[name], epoch)
     )
-    return next((gone_text(fit, fit.models[name], read[name]) for name in gone), "")
+    return next((removal_text(fit, fit.models[name], read[name]) for name in removed), "")
 
 
-def gone_text(run: Run, model: Model, epoch: int = 0) -> str:
+def removal_text(run: Run, model: Model, epoch: int = 0) -> str:
     """Describe why the checkpoints of a model, or of one epoch, were removed."""
     keep = run.keep
     best = "its best model" if keep == 1 else f"its {keep} best models"

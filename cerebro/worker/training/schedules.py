@@ -35,7 +35,7 @@ def has_length(value: object) -> bool:
     return isinstance(value, LRScheduler) and not isinstance(value, ReduceLROnPlateau)
 
 
-def length(made: Mapping[str, Any], *, are_floats_fixed: bool) -> dict[str, float]:
+def length(created: Mapping[str, Any], *, are_floats_fixed: bool) -> dict[str, float]:
     """Return the numbers of a new schedule that set its length, by their path.
 
     Args:
@@ -43,7 +43,7 @@ def length(made: Mapping[str, Any], *, are_floats_fixed: bool) -> dict[str, floa
     """
     return {
         path: value
-        for path, value in made.items()
+        for path, value in created.items()
         if type(value) in (int, float)
         and (names := path.split("/"))[-1] not in _POSITIONS
         and _RATES.isdisjoint(names)

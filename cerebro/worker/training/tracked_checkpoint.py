@@ -230,10 +230,10 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
             if rates == [initial.get(f"/param_groups/{number}/lr") for number in range(len(rates))]
         }
 
-    def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+    def _guessed(self, saved: Any, created: Mapping[str, Any]) -> dict[str, Any]:
         """Guess an untracked object's initial values by name: the changed hyperparameters."""
         found = _numbers(saved)
-        names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in made}
+        names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in created}
         return {path: found[path] for path, name in names.items() if name in self.changes and path in found}
 
     def newest(self) -> dict[str, Any]:
@@ -291,21 +291,21 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value.item()
 
 
-def _with_changes(saved: Any, before: Mapping[str, Any], made: Mapping[str, Any], path: str = "") -> Any:
+def _with_changes(saved: Any, before: Mapping[str, Any], created: Mapping[str, Any], path: str = "") -> Any:
     """Return a saved state with new initial numbers instead of `before`. Does not change `saved`.
 
     A number that has moved since, such as a scheduled learning rate, changes by the same factor.
     """
     if isinstance(saved, Mapping):
-        pairs = {key: _with_changes(item, before, made, f"{path}/{key}") for key, item in saved.items()}
+        pairs = {key: _with_changes(item, before, created, f"{path}/{key}") for key, item in saved.items()}
         return pairs if type(saved) is dict else type(saved)(pairs)  # type: ignore[call-arg]
     if isinstance(saved, (list, tuple)):
-        items = [_with_changes(item, before, made, f"{path}/{n}") for n, item in enumerate(saved)]
+        items = [_with_changes(item, before, created, f"{path}/{n}") for n, item in enumerate(saved)]
         return items if isinstance(saved, list) else tuple(items)
-    if path not in before or path not in made or before[path] == made[path]:
+    if path not in before or path not in created or before[path] == created[path]:
         return saved
     value = saved.item() if isinstance(saved, torch.Tensor) else saved
-    new = _moved(value, before[path], made[path])
+    new = _moved(value, before[path], created[path])
     return torch.full_like(saved, new) if isinstance(saved, torch.Tensor) else new
 
 

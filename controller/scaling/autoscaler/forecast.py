@@ -191,20 +191,20 @@ class _World:
     noise_ratio: float
 
     @classmethod
-    def of(cls, whole: Outlook, part: Outlook, count: int) -> _World:
-        present_workers = list(whole.order[:count])
+    def of(cls, outlook: Outlook, part: Outlook, count: int) -> _World:
+        present_workers = list(outlook.order[:count])
         new = count - len(present_workers)
-        work, longest, sub_epochs = _work(whole, whole.ahead)
-        pace = [whole.pace[w] for w in present_workers] + [1 / _typical(whole.gpus)] * new
+        work, longest, sub_epochs = _work(outlook, outlook.ahead)
+        pace = [outlook.pace[w] for w in present_workers] + [1 / _typical(outlook.gpus)] * new
         index = {w: number for number, w in enumerate(present_workers)}
-        holders = [[index[w] for w in holders if w in index] for holders in whole.holders]
+        holders = [[index[w] for w in holders if w in index] for holders in outlook.holders]
         copies = [0] * count
         for partition in sorted((p for p, h in enumerate(holders) if not h), key=lambda p: -work[p]):
             worker = _least_loaded(work, pace, holders)
             holders[partition] = [worker]
             copies[worker] += 1
         balance = Balance(work, pace, holders)
-        for _, worker in _copied(balance, whole.made_s):
+        for _, worker in _copied(balance, outlook.made_s):
             copies[worker] += 1
         fluid_s = max(*balance.loads, longest)
         epochs = max(
@@ -216,7 +216,7 @@ class _World:
         part_work, part_longest, part_sub_epochs = _work(part, [min(a, epochs) for a in part.ahead])
         part_fluid = max(*Balance(part_work, pace, balance.holders).loads, part_longest)
         delays = [
-            whole.join_s + copies[number] * whole.made_s if number >= len(whole.order) else 0.0
+            outlook.join_s + copies[number] * outlook.made_s if number >= len(outlook.order) else 0.0
             for number in range(count)
         ]
         return cls(
@@ -225,7 +225,7 @@ class _World:
             delays=tuple(delays),
             fluid_s=fluid_s,
             work_ratio=fluid_s / part_fluid if part_fluid else 1.0,
-            noise_ratio=_noise_ratio(whole, part, sub_epochs, part_sub_epochs),
+            noise_ratio=_noise_ratio(outlook, part, sub_epochs, part_sub_epochs),
         )
 
     def makespan(self, number: int) -> float:

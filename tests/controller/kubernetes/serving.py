@@ -135,8 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             found = sorted(emulator.matching(request), key=lambda content: str(content["metadata"]["name"]))
             # All pages have the version of the first page.
             begin, version = map(int, request.query.get("continue", f"0/{emulator.version}").split("/"))
-            is_gone = version < emulator.version
-        if is_gone:
+            is_outdated = version < emulator.version
+        if is_outdated:
             return self._status(410, "The provided continue parameter is too old")
         end = begin + emulator.page
         metadata = {"resourceVersion": str(version)}

@@ -129,12 +129,12 @@ def test_only_named_or_automatic_techniques_have_trials() -> None:
 
 @dataclass(frozen=True)
 class TrueModel:
-    """Actual memory of a model in bytes; `told` is the share of its state in the techniques' bounds."""
+    """Actual memory of a model in bytes; `test_share` is the share of its state in the techniques' bounds."""
 
     state: int
     optimizer: int
     activations: int
-    told: float
+    test_share: float
 
     def peak(self, known: KnownParallelPlan) -> float:
         """Return the peak memory of each device."""
@@ -154,7 +154,7 @@ class TrueModel:
             *((t, k) for k in (2, 4, 8) for t in ("ddp", "fsdp")),
         ):
             shard = size if technique == "fsdp" else 1
-            known = parallel_plan(technique, size, device_bytes=int(self.told * self.state / shard))
+            known = parallel_plan(technique, size, device_bytes=int(self.test_share * self.state / shard))
             growth = {
                 "per_optimizer_byte": 1 / shard,
                 "per_activation_byte": 0.0 if technique == "checkpointing" else 1 / size,
@@ -169,7 +169,7 @@ class TrueModel:
         state=st.integers(1, 200 * GIB),
         optimizer=st.integers(0, 200 * GIB),
         activations=st.integers(0, 200 * GIB),
-        told=st.floats(0.5, 1.0),
+        test_share=st.floats(0.5, 1.0),
     ),
     memory=st.integers(1, 400 * GIB),
     tried=st.sets(st.integers(0, 7)),

@@ -194,10 +194,13 @@ def test_the_page_knows_its_host_names() -> None:
 def test_the_page_reads_object_stores_only_if_enabled(values: str) -> None:
     """Region, endpoint and keys are set only together with the option for the object store."""
     container = dict(render(values).containers())["dispatcher/dispatcher"]
-    is_told = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
-    assert is_told is (values == "object-store")
-    assert ("envFrom" in container) is is_told
-    assert any(name.startswith("AWS_") for name in _documented("dispatcher/dispatcher", values)) is is_told
+    has_credentials = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
+    assert has_credentials is (values == "object-store")
+    assert ("envFrom" in container) is has_credentials
+    assert (
+        any(name.startswith("AWS_") for name in _documented("dispatcher/dispatcher", values))
+        is has_credentials
+    )
 
 
 def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:

@@ -25,13 +25,13 @@ class CountingBench(Bench):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.asked = 0
+        self.num_requests = 0
         self.store.add(running_story())
         self.store.statuses = [status("worker-0")]
         around, flask = self.app.wsgi_app, self.app.wsgi_app._app  # type: ignore[attr-defined]
 
         def counting(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-            self.asked += 1
+            self.num_requests += 1
             answered: Iterable[bytes] = flask(environ, start_response)
             return answered
 
@@ -62,9 +62,9 @@ def bench() -> CountingBench:
 def test_the_second_poll_gets_the_same_answer(bench: CountingBench, path: str, packing: str) -> None:
     for _ in range(3):  # the list of experiments loads in the background
         first = bench.get(path, **{"Accept-Encoding": packing})
-    bench.asked = 0
+    bench.num_requests = 0
     second = bench.get(path, **{"Accept-Encoding": packing})
-    assert bench.asked == 0
+    assert bench.num_requests == 0
     assert (second.status, second.data) == (first.status, first.data)
     assert headers(second) == headers(first)
     assert second.headers["X-Request-Id"] != first.headers["X-Request-Id"]
@@ -73,7 +73,7 @@ def test_the_second_poll_gets_the_same_answer(bench: CountingBench, path: str, p
 def test_an_unchanged_poll_gets_304_with_the_same_headers(bench: CountingBench) -> None:
     tag = bench.get(PAGE).headers["ETag"]
     short = bench.get(PAGE, tag)
-    assert bench.asked == 1
+    assert bench.num_requests == 1
     bench.later(TRUSTED_S + 0.1)
     full = bench.get(PAGE, bench.get(PAGE, tag).headers["ETag"])
     assert (short.status_code, short.data) == (304, b"")
@@ -87,11 +87,11 @@ def test_changed_pages_are_built_once_for_all_viewers(bench: CountingBench) -> N
     bench.store.add(story)
     bench.later(1)
     news = bench.get(PAGE, tag)
-    assert bench.asked == 2
+    assert bench.num_requests == 2
     assert news.status_code == 200
     assert "the checkpoint volume is full" in news.text
     assert bench.get(PAGE, tag).data == news.data
-    assert bench.asked == 2
+    assert bench.num_requests == 2
 
 
 @pytest.mark.parametrize(
@@ -108,34 +108,34 @@ def test_changed_pages_are_built_once_for_all_viewers(bench: CountingBench) -> N
 def test_requests_that_differ_reach_the_application(bench: CountingBench, other: dict[str, str]) -> None:
     bench.get(PAGE)
     bench.get(PAGE, **other)
-    assert bench.asked == 2
+    assert bench.num_requests == 2
 
 
 def test_refusals_are_not_cached(bench: CountingBench) -> None:
     for count in (1, 2):
         assert bench.get(PAGE, Authorization="Bearer wrong").status_code == 401
-        assert bench.asked == count
+        assert bench.num_requests == count
     for count in (3, 4):
         assert bench.get("/fragments/experiments/nothing").status_code == 404
-        assert bench.asked == count
+        assert bench.num_requests == count
 
 
 def test_cached_permissions_expire(bench: CountingBench) -> None:
     bench.get(PAGE)
     bench.later(TRUSTED_S + 0.1)
     bench.get(PAGE)
-    assert bench.asked == 2
+    assert bench.num_requests == 2
 
 
 def test_polls_of_sessions_are_cached_and_count_as_viewers(bench: CountingBench) -> None:
     browser = bench.signed_in()
     browser.get(PAGE)
-    before, bench.asked = bench.app.extensions["cerebro-metrics"].exposition().decode(), 0
+    before, bench.num_requests = bench.app.extensions["cerebro-metrics"].exposition().decode(), 0
     bench.later(1)
     assert browser.get(PAGE).status_code == 200
     after = bench.app.extensions["cerebro-metrics"].exposition().decode()
     line = 'cerebro_dispatcher_requests_total{method="GET",route="pages.experiment_fragment",status="2xx"} '
-    assert bench.asked == 0
+    assert bench.num_requests == 0
     assert float(after.split(line)[1].split()[0]) == float(before.split(line)[1].split()[0]) + 1
     assert "cerebro_dispatcher_viewers 1.0" in after
 
@@ -152,9 +152,9 @@ def test_the_poll_cache_is_bounded(bench: CountingBench, monkeypatch: pytest.Mon
     for number in range(5):
         bench.get(f"{PAGE}?n={number}")
     bench.get(f"{PAGE}?n=4")
-    assert bench.asked == 5
+    assert bench.num_requests == 5
     bench.get(f"{PAGE}?n=0")
-    assert bench.asked == 6
+    assert bench.num_requests == 6
     bench.get(PAGE, **{"X-Long": "x" * 5000})
     bench.get(PAGE, **{"X-Long": "x" * 5000})
-    assert bench.asked == 8
+    assert bench.num_requests == 8

@@ -107,10 +107,10 @@ class _Client:
     """A store client that records the addresses it would contact."""
 
     client: Any
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def stop(self, request: Any, **_: object) -> None:
-        self.asked.append(request.url)
+        self.requests.append(request.url)
         raise ConnectionAbortedError
 
 
@@ -130,11 +130,11 @@ def client() -> _Client:
 @given(bucket=_buckets(), key=st.text(min_size=1))
 def test_no_locator_chooses_the_store(client: _Client, bucket: str, key: str) -> None:
     """boto3 uses the name as a path at the endpoint or as a subdomain on the same port."""
-    client.asked.clear()
+    client.requests.clear()
     with pytest.MonkeyPatch.context() as patch, suppress(CerebroError, ValueError, ConnectionAbortedError):
         patch.setattr("boto3.session.Session.client", lambda *_, **__: client.client)
         S3Store(f"s3://{bucket}").size(key)
-    for address in map(urlsplit, client.asked):
+    for address in map(urlsplit, client.requests):
         assert address.hostname is not None
         assert address.hostname == "store.example" or address.hostname.endswith(".store.example")
         assert address.port == 9000

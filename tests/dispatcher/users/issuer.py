@@ -43,7 +43,7 @@ class Issuer:
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Fields to change in the published entry of a key; `None` removes a field."""
     is_away: bool = False
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def add(self, identity: str, bits: int = 2048) -> None:
         """Rotate to a new key."""
@@ -112,7 +112,7 @@ def issuing() -> Iterator[Issuer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             issuer = issuers[0]
-            issuer.asked.append(self.path)
+            issuer.requests.append(self.path)
             found = None if issuer.is_away else issuer.document(self.path)
             self.send_response(503 if issuer.is_away else 200 if found else 404)
             self.end_headers()

@@ -36,7 +36,7 @@ def shared_issuer() -> Iterator[Issuer]:
 @pytest.fixture
 def issuer(shared_issuer: Issuer) -> Issuer:
     shared_issuer.is_away = False
-    shared_issuer.asked.clear()
+    shared_issuer.requests.clear()
     shared_issuer.changes.clear()
     for name in set(shared_issuer.keys) - {"first"}:
         del shared_issuer.keys[name]
@@ -62,7 +62,7 @@ def test_a_valid_token_identifies_its_user(issuer: Issuer) -> None:
         "ada@example.org", Role.MEMBER, ("vision", "text"), "person",
     )  # fmt: skip
     assert (is_new, tokens.verify(token)[1]) == (True, False)
-    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+    assert issuer.requests == ["/.well-known/openid-configuration", "/keys"]
     assert known.acts_for.isascii()
 
 
@@ -218,13 +218,13 @@ def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
         tokens.verify(issuer.token(key="second"))
     monotonic.now += 31
     tokens.verify(issuer.token(key="second"))
-    count = len(issuer.asked)
+    count = len(issuer.requests)
     key = issuer.keys["first"]
     for number in range(20):
         made_up = jwt.encode({"sub": "1"}, key, algorithm="RS256", headers={"kid": f"made-up-{number}"})
         with pytest.raises(IdTokenError, match="kid is"):
             tokens.verify(made_up)
-    assert len(issuer.asked) == count
+    assert len(issuer.requests) == count
 
 
 def test_a_withdrawn_key_is_refused(issuer: Issuer) -> None:

@@ -80,12 +80,12 @@ class Blocking(Store):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.is_queried, self.may_answer = threading.Event(), threading.Event()
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
         self.reports.append(request)
-        if not self.asked.is_set():
-            self.asked.set()
+        if not self.is_queried.is_set():
+            self.is_queried.set()
             assert self.may_answer.wait(HANG_S)
         if any(step.task == "away" for step in request.steps):
             raise StoreUnavailableError("away")
@@ -119,7 +119,7 @@ def test_concurrent_steps_of_devices_share_one_report(third: str) -> None:
         return thread
 
     first = send("a")
-    assert store.asked.wait(HANG_S)
+    assert store.is_queried.wait(HANG_S)
     others = [send("b", "lost"), send(third)]
     until(lambda: len(reports._waiting) == 2, "both wait")
     store.may_answer.set()

@@ -108,10 +108,10 @@ class Store:
 
     def __init__(self, answer: str, first: Any) -> None:
         self._answer, self._first = answer, first
-        self.told: list[api.Report] = []
+        self.reports: list[api.Report] = []
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
-        self.told += request.steps
+        self.reports += request.steps
         if any(step.op != "start" for step in request.steps):
             self._first()
         outcomes = tuple(

@@ -19,7 +19,7 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
         self.reclaim = Reclaim()
-        self.asked = 0
+        self.num_requests = 0
         self.on_asked: Any = lambda: None
         kvs: Any = SimpleNamespace(reclaim=self._answer)
         self.reclaimer = Reclaimer(kvs, self.volumes)
@@ -29,7 +29,7 @@ class Shelf:
                 path.write_text(dataset)
 
     def _answer(self) -> Reclaim:
-        self.asked += 1
+        self.num_requests += 1
         self.on_asked()
         return self.reclaim
 
@@ -69,9 +69,9 @@ def test_unused_data_sets_are_removed_and_others_stay(shelf: Shelf) -> None:
 def test_the_list_is_read_only_when_it_has_changed(shelf: Shelf) -> None:
     """Reports arrive every two seconds, so an unchanged list is not read again."""
     assert not shelf.act()
-    assert shelf.asked == 0
+    assert shelf.num_requests == 0
     shelf.reclaim = Reclaim(seq=4, datasets=("unknown",))
-    assert [shelf.act(), shelf.act(), shelf.asked] == [True, False, 1]
+    assert [shelf.act(), shelf.act(), shelf.num_requests] == [True, False, 1]
 
 
 def test_a_data_set_is_kept_for_a_newer_task(shelf: Shelf) -> None:

@@ -25,11 +25,11 @@ class Listener:
     """Records a loader's reports."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int, dict[str, float]]] = []
+        self.reports: list[tuple[int, int, dict[str, float]]] = []
         self.is_due = True
 
     def __call__(self, rows: int, batch: int, values: Mapping[str, float]) -> None:
-        self.told.append((rows, batch, dict(values)))
+        self.reports.append((rows, batch, dict(values)))
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_torch_dataloader_yields_the_same_batches(
     for batch, (inputs, outputs) in zip(view, expected, strict=True):
         assert torch.equal(batch["inputs"], inputs)
         assert torch.equal(batch["labels"], outputs)
-    assert [batch for _, batch, _ in listener.told] == [0, 1, 2, 3]
+    assert [batch for _, batch, _ in listener.reports] == [0, 1, 2, 3]
     for batch in feed.as_torch():
         assert isinstance(batch, tuple)
 

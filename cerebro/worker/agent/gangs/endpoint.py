@@ -94,9 +94,9 @@ class GangEndpoint:
         """Mark an attempt as ended and close its waiting connections."""
         with self._lock:
             self._expected = {key: rank for key, rank in self._expected.items() if key[0] != attempt}
-            gone = [self._early.pop(key)[1] for key in list(self._early) if key[0] == attempt]
+            ends = [self._early.pop(key)[1] for key in list(self._early) if key[0] == attempt]
             self._over.append(attempt)
-        for end in gone:
+        for end in ends:
             end.close()
 
     def connect(self, address: str, attempt: Name, rank: int) -> socket.socket:
@@ -174,8 +174,8 @@ class GangEndpoint:
         now = time.monotonic()
         with self._lock:
             outdated = [key for key, (since, _) in self._early.items() if now - since > JOIN_S]
-            gone = [self._early.pop(key)[1] for key in outdated]
-        for end in gone:
+            ends = [self._early.pop(key)[1] for key in outdated]
+        for end in ends:
             end.close()
 
 

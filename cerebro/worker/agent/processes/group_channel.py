@@ -125,12 +125,12 @@ class GroupChannel:
     def _receive(self) -> FromChild | None:
         for rank, child in enumerate(self._children):
             # Check first: messages sent before it ended count.
-            is_gone = not child.is_alive()
+            has_ended = not child.is_alive()
             while (message := child.channel.pending()) is not None:
                 forwarded = self._take(rank, message)
                 if forwarded is not None:
                     return forwarded
-            if is_gone or child.channel.is_closed:
+            if has_ended or child.channel.is_closed:
                 if not self._has_ended(rank):
                     self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=None)
                 self._unregister(child)

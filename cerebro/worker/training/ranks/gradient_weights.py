@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 
-def weight(own: float, all_of_them: float, ranks: int, loss: str = "mean") -> float:
+def weight(own_rows: float, all_of_them: float, ranks: int, loss: str = "mean") -> float:
     """Return the initial gradient of a rank's backward pass.
 
     Args:
         own, all_of_them: rows (or other terms of the loss) of this rank's share, and of the batch.
         loss: ``"mean"`` or ``"sum"``: how the user's loss combines its terms.
     """
-    if own == 0 or all_of_them == 0:
+    if own_rows == 0 or all_of_them == 0:
         return 0.0  # a rank without its own rows has a borrowed one
-    return float(ranks) if loss == "sum" else ranks * own / all_of_them
+    return float(ranks) if loss == "sum" else ranks * own_rows / all_of_them
 
 
 @contextmanager
