@@ -182,7 +182,7 @@ def test_the_queue_shows_shares_devices_and_wait_reasons() -> None:
 def test_a_wait_reason_from_the_log_precedes_the_queue_position() -> None:
     """For a run that waits for another run of its experiment, in the queue and in the experiment's status."""
     story = half_trained()
-    story.tell(evaluation(2, "m01"))
+    story.append(evaluation(2, "m01"))
     log = ExperimentLog(state=story.state, meter=ThroughputMeter())
     entries = tuple(api.QueueEntry(experiment=story.state.name, run=run) for run in ("fit-1", "test-2"))
     queue = api.QueueAnswer(runs=entries, open_runs=1)

@@ -42,5 +42,5 @@ def test_an_inapplicable_parallel_plan_is_listed_with_its_reason() -> None:
         update={"groups": (group.model_copy(update={"parallel_plans": parallel_plans}),)}
     )
     named = started(story, INSPECT)
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=found)}))
+    story.append(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=found)}))
     assert (rows(story.run)[0].state, rows(story.run)[0].reason) == ("not applicable", "no blocks")

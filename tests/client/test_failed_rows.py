@@ -71,13 +71,13 @@ def test_a_run_that_failed_for_its_rows_explains_how_to_list_them(volumes: Volum
     """The error says how to list them; the table works without a complete data set."""
     story = Story()
     plan = etl_plan(2, {"train": 10})
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=plan),
     )
     key = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
     story.fail(key, 0, FailureKind.DATA, "2 of the 10 rows failed")
-    story.tell(RunFinished(run="etl-1", outcome="failed", error="2 of the 10 rows failed"))
+    story.append(RunFinished(run="etl-1", outcome="failed", error="2 of the 10 rows failed"))
     wrote(volumes, "train", 0, [1, 2])
     kvs = SimpleNamespace(
         events=lambda name, after, **_: tuple(story.log[after:]),
@@ -109,14 +109,14 @@ def test_a_run_does_not_show_failed_rows_of_a_later_run(volumes: Volumes) -> Non
     story = Story()
     plan = etl_plan(3, {"train": 10})
     for run in ("etl-1", "etl-2"):
-        story.tell(
+        story.append(
             RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA)),
             RunStarted(run=run, plan=plan),
         )
         done, failing = (TaskKey(run=run, kind="etl", split="train", partition=p) for p in (0, 1))
         story.do(done, 0, TaskResult(rows=9, rows_failed=1))
         story.fail(failing, 1, FailureKind.DATA, "rows failed")
-        story.tell(RunFinished(run=run, outcome="failed", error="rows failed"))
+        story.append(RunFinished(run=run, outcome="failed", error="rows failed"))
     wrote(volumes, "train", 0, [1], run="etl-2")
     wrote(volumes, "train", 1, [2, 3], run="etl-2")
     files = MountedFiles(volumes)

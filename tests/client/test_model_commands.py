@@ -49,7 +49,7 @@ def give_command(story: Story, kind: CommandKind, model: str = "", **fields: Any
     """Give a command and fold its event."""
     command = Command(kind=kind, models=(model,) if model else (), **fields)
     (event,) = events_of(command, story.state, by=BY)
-    story.tell(event)
+    story.append(event)
     (record,) = outcomes(command, story.state, {story.state.seq}, by=BY)
     return record
 
@@ -85,18 +85,18 @@ def test_an_ended_run_reopens_for_new_work(story: Story) -> None:
     """Its stopped models stay stopped."""
     story.train(2, 1)
     story.epoch(3)
-    story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
+    story.append(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
     give_command(story, CommandKind.EXTEND_MODEL, "m00", epochs=4)
     assert story.run.is_open
     story.epoch(4)
-    story.tell(FINISHED)
+    story.append(FINISHED)
     give_command(story, CommandKind.CLONE_MODEL, "m00", warm=True, epochs=5)
     assert story.run.is_open
     assert [str(model.state) for model in story.run.models.values()] == ["finished", "stopped", "active"]
 
 
 def stop_m00(story: Story) -> None:
-    story.tell(ModelStopRequested(run="fit-1", model="m00"))
+    story.append(ModelStopRequested(run="fit-1", model="m00"))
 
 
 def fail_m00(story: Story) -> None:
@@ -107,7 +107,7 @@ def finish(story: Story) -> None:
     """m00 finishes and m01 is stopped."""
     story.train(2, 1)
     story.epoch(3)
-    story.tell(FINISHED)
+    story.append(FINISHED)
 
 
 def train_on(story: Story) -> None:
@@ -117,12 +117,12 @@ def train_on(story: Story) -> None:
 
 
 def stop_run(story: Story) -> None:
-    story.tell(RunStopRequested(run="fit-1"))
+    story.append(RunStopRequested(run="fit-1"))
 
 
 def fail_run(story: Story) -> None:
     story.fail(sub_epoch(2, 1), 1, FailureKind.REQUIREMENTS)
-    story.tell(RunFinished(run="fit-1", outcome="failed", error="why"))
+    story.append(RunFinished(run="fit-1", outcome="failed", error="why"))
 
 
 def read_beside(story: Story) -> None:
@@ -130,12 +130,12 @@ def read_beside(story: Story) -> None:
     for epoch in (1, 2, 3):
         story.epoch(epoch, model="m01")
     plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={"m01": 3}, partitions={0: 4})
-    story.tell(evaluation(1, "m01"), RunStarted(run="test-1", plan=plan))
+    story.append(evaluation(1, "m01"), RunStarted(run="test-1", plan=plan))
 
 
 def read_by_a_test(story: Story) -> None:
     finish(story)
-    story.tell(evaluation(1, "m01"))
+    story.append(evaluation(1, "m01"))
 
 
 ADD, CLONE = CommandKind.ADD_MODELS, CommandKind.CLONE_MODEL
@@ -254,16 +254,16 @@ def test_each_offered_command_has_an_effect(story: Story) -> None:
                 & CONFIG_COMMANDS
             ):
                 other = Story()
-                other.tell(*(event.model_copy(update={"seq": 0}) for event in run_story.log[2:]))
+                other.append(*(event.model_copy(update={"seq": 0}) for event in run_story.log[2:]))
                 give_command(other, kind, model, **given)
 
 
 def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
     """Training could remove the checkpoint under test. After the test the command is allowed."""
     read_beside(story)
-    story.tell(ModelExtended(run="fit-1", model="m01", epochs=5))
+    story.append(ModelExtended(run="fit-1", model="m01", epochs=5))
     assert (story.state.commands[-1].is_late, story.model("m01").epochs) == (True, 3)
-    story.tell(RunFinished(run="test-1", outcome="finished"))
+    story.append(RunFinished(run="test-1", outcome="finished"))
     give_command(story, EXTEND, "m01", epochs=5, run="fit-1")
     assert story.model("m01").epochs == 5
 
@@ -275,7 +275,7 @@ def test_models_that_already_have_the_value_are_omitted(story: Story) -> None:
     (event,) = events_of(command, story.state, by=BY)
     assert event.model == "m01"  # type: ignore[union-attr]
     assert problems_of(command, story.state) == []
-    story.tell(event)
+    story.append(event)
     with pytest.raises(ConflictError, match="priority of m00 is high already"):
         events_of(command, story.state, by=BY)
     with pytest.raises(NotFoundError, match="no model 'm09'"):
@@ -286,7 +286,7 @@ def test_a_partly_late_command_names_the_late_models(story: Story) -> None:
     """The error names the model that changed in the meantime, not the other one."""
     command = Command(kind=EXTEND, models=("m00", "m01"), epochs=8)
     first, second = events_of(command, story.state, by=BY)
-    story.tell(first, ModelStopRequested(run="fit-1", model="m01"), second)
+    story.append(first, ModelStopRequested(run="fit-1", model="m01"), second)
     seqs = {story.state.seq - 2, story.state.seq}
     with pytest.raises(PartlyDoneError, match=r"^m00 changed, m01 did not: .*m01 of fit-1 is stopped"):
         outcomes(command, story.state, seqs, by=BY)

@@ -91,7 +91,7 @@ class Shown(Progress):
 
 def etl_story() -> Story:
     story = Story()
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10, "test": 4})),
     )
@@ -140,7 +140,7 @@ def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal)
         assert terminal.bars["fit-1"].n == 2
         assert terminal.bars["fit-1"].postfix == "best loss 0.1235 (m00, epoch 1)"
         story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-        story.tell(RunStopRequested(run="fit-1"))
+        story.append(RunStopRequested(run="fit-1"))
         progress.show(story.state)
         assert terminal.bars["fit-1"].postfix.endswith("1 failed, stopping")
 
@@ -150,10 +150,10 @@ def test_the_wait_reason_of_a_run_is_printed_once(terminal: Terminal) -> None:
     story = Story()
     story.fit()
     with Shown("fit-1") as progress:
-        story.tell(RunPaused(run="fit-1", reason="no room"))
+        story.append(RunPaused(run="fit-1", reason="no room"))
         for _ in range(3):
             progress.show(story.state, "paused: no room")
-        story.tell(RunStopRequested(run="fit-1"))
+        story.append(RunStopRequested(run="fit-1"))
         progress.show(story.state)
     assert terminal.lines == ["fit-1: paused: no room"]
 

@@ -33,14 +33,14 @@ def fitted(story: Story, *, is_finished: bool = True) -> Story:
     story.fit(epochs=1)
     story.epoch(1)
     if is_finished:
-        story.tell(RunFinished(run="fit-1", outcome="finished"))
+        story.append(RunFinished(run="fit-1", outcome="finished"))
     return story
 
 
 def second(story: Story, *, trains: bool) -> Story:
     """Start another fit, ``fit-2``."""
     first = story.state.runs["fit-1"]
-    story.tell(
+    story.append(
         *[e.model_copy(update={"run": "fit-2"}) for e in story.log if getattr(e, "run", "") == first.id][:2]
     )
     if trains:

@@ -72,7 +72,7 @@ def test_the_status_shows_the_schedule_of_a_fit() -> None:
         "  worker-0: fit-1/train/m00/e2/p0",
     ]
     story.ends(sub_epoch(2, 0), 0, 52.0)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
 
 
@@ -107,7 +107,7 @@ def test_a_run_shows_its_share_and_its_devices() -> None:
 def test_a_wait_reason_from_the_log_precedes_the_queue_position(terminal: list[str]) -> None:
     """A queued run that waits for another run of its experiment, in the status and next to the bars."""
     story = half_trained()
-    story.tell(evaluation(2, "m01"))
+    story.append(evaluation(2, "m01"))
     entries = tuple(QueueEntry(experiment="one", run=run) for run in ("fit-1", "test-2"))
     session = opened(story.log, story.time, queue=QueueAnswer(runs=entries, open_runs=1))
     why = "fit-1 is running, and its model m01 is not finished"
@@ -172,7 +172,7 @@ def test_a_run_stopped_by_a_user_ends_with_a_warning() -> None:
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
-    story.tell(RunStopRequested(run="fit-1", by="ann"), RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunStopRequested(run="fit-1", by="ann"), RunFinished(run="fit-1", outcome="stopped"))
     experiment = Experiment.__new__(Experiment)
     session: Any = opened(story.log, story.time)
     session.complete = lambda request, **options: session.state().runs["fit-1"]
@@ -217,7 +217,7 @@ def test_an_interrupt_prints_that_the_run_continues(
     session: Any = opened(story.log, story.time)
 
     def append(name: str, event: RunRequested) -> None:
-        story.tell(event)
+        story.append(event)
         if not is_answered:
             raise KeyboardInterrupt
 
@@ -320,7 +320,7 @@ def test_another_thread_may_read_the_status_while_a_run_is_followed() -> None:
 
     def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         if wait_s and not requests:
-            story.tell(RunFinished(run="fit-1", outcome="failed", error="boom"))
+            story.append(RunFinished(run="fit-1", outcome="failed", error="boom"))
             log.extend(story.log[len(log) :])
             requests.append(session.status())
         return tuple(log[after:])

@@ -67,7 +67,7 @@ def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> ob
     run = target_run(kind, story.state, None)
     assert kind in allowed(story.state, run, run.models[model] if run and model else None)
     (event,) = events_of(command(kind, model, **fields), story.state, by="ann")
-    story.tell(event)
+    story.append(event)
     assert not story.state.commands[-1].is_late
     return event
 
@@ -91,8 +91,8 @@ def test_a_failed_model_is_retried(story: Story) -> None:
     assert "possible now: stop the model" in refusal(story, CommandKind.RETRY_MODEL, "m00")
     story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     assert "possible now: retry the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
-    story.tell(ModelStopRequested(run="fit-1", model="m01"))
-    story.tell(STOPPED)
+    story.append(ModelStopRequested(run="fit-1", model="m01"))
+    story.append(STOPPED)
     assert event(story, CommandKind.RETRY_MODEL, "m00") == ModelRetried(
         run="fit-1", model="m00", by="ann", can_reopen=True
     )
@@ -105,29 +105,29 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
     for kind in (CommandKind.STOP_RUN, CommandKind.RESUME_RUN, CommandKind.SET_SCHEDULER):
         assert "fit-1 is stopping" in refusal(story, kind, scheduler="fifo")
     assert "fit-1 is stopping" in refusal(story, CommandKind.STOP_MODEL, "m00")
-    story.tell(STOPPED)
+    story.append(STOPPED)
     assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
-    story.tell(FINISHED)
+    story.append(FINISHED)
     assert "fit-1 is finished" in refusal(story, CommandKind.RESUME_RUN)
 
 
 def test_resume_without_a_name_finds_the_stopped_run(story: Story) -> None:
     """Also after later runs. A paused run comes first; without a candidate the error says so."""
     event(story, CommandKind.STOP_RUN)
-    story.tell(STOPPED)
-    story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    story.append(STOPPED)
+    story.append(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     assert "etl-9 is queued" in refusal(story, CommandKind.RESUME_RUN)
-    story.tell(RunFinished(run="etl-9", outcome="finished"))
+    story.append(RunFinished(run="etl-9", outcome="finished"))
     assert resumable(story.state) is story.run
     assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
-    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    story.append(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
     assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
 
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
 def test_commands_for_an_open_run_report_that_no_run_is_open(story: Story, kind: CommandKind) -> None:
     """Without a run name, the newest test is not meant."""
-    story.tell(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
+    story.append(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
     assert refusal(story, kind, priority="high").endswith(
         "no run of experiment 'one' is open (test-1 is finished)"
     )
@@ -139,7 +139,7 @@ def test_a_stopped_run_is_described_with_its_user_and_the_resume_command(story: 
     """`run_fit` warns, since a script would otherwise test half-trained models unnoticed."""
     story.train(1, 0)
     event(story, CommandKind.STOP_RUN)
-    story.tell(STOPPED)
+    story.append(STOPPED)
     assert stopped_text(story.state, story.run) == (
         "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: resume it with "
         "Experiment.attach('one').resume('fit-1') or `cerebro resume one --run fit-1`"
@@ -152,7 +152,7 @@ def test_an_unknown_scheduler_is_refused(story: Story) -> None:
     assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
     with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
         events_of(command(CommandKind.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
-    story.tell(FINISHED)
+    story.append(FINISHED)
     assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
@@ -165,11 +165,11 @@ def test_an_unknown_priority_is_refused(story: Story) -> None:
     assert story.state.commands[-1].what == "changed the priority of fit-1 to high"
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
         events_of(command(CommandKind.PRIORITIZE, run="fit-1", priority="urgent"), story.state, by="ann")
-    story.tell(FINISHED)
+    story.append(FINISHED)
     assert "no run of experiment 'one' is open (fit-1 is finished)" in refusal(
         story, CommandKind.PRIORITIZE, priority="low"
     )
-    story.tell(PriorityChanged(run="fit-1", priority=LOW, by="ann"))
+    story.append(PriorityChanged(run="fit-1", priority=LOW, by="ann"))
     assert story.state.commands[-1].is_late
     assert [*priorities, story.run.priority] == [NORMAL, HIGH, HIGH]
 
@@ -178,7 +178,7 @@ def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -
     """By name; afterwards no other command is allowed."""
     assert event(story, CommandKind.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
     assert "stop it first" in refusal(story, CommandKind.DELETE)
-    story.tell(FINISHED)
+    story.append(FINISHED)
     assert "is archived" in refusal(story, CommandKind.ARCHIVE)
     assert event(story, CommandKind.UNARCHIVE) == ExperimentArchived(is_archived=False, by="ann")
     assert "repeat its exact name" in refusal(story, CommandKind.DELETE, confirm="other")
@@ -195,7 +195,7 @@ def test_the_notebook_has_a_method_for_each_command(story: Story, monkeypatch: p
 
     def append(name: str, command: object) -> int:
         sent.append(command)
-        story.tell(command)  # type: ignore[arg-type]
+        story.append(command)  # type: ignore[arg-type]
         return len(story.log)
 
     kvs = SimpleNamespace(
@@ -211,11 +211,11 @@ def test_the_notebook_has_a_method_for_each_command(story: Story, monkeypatch: p
     experiment.resume_model("m00")
     experiment.set_scheduler("fifo", planner=False)
     experiment.stop()
-    story.tell(STOPPED)
+    story.append(STOPPED)
     experiment.resume("fit-1")
     story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     experiment.retry_model("m00", run="fit-1")
-    story.tell(FINISHED)
+    story.append(FINISHED)
     experiment.archive()
     experiment.unarchive()
     with pytest.raises(ConflictError, match="nothing was deleted"):
@@ -256,7 +256,7 @@ class _Mended:
 
 def test_a_fixed_procedure_is_stored_if_it_can_replace_the_old_one(story: Story) -> None:
     """A run without a procedure leaves the store unchanged."""
-    story.tell(RunStopRequested(run="fit-1"), STOPPED)
+    story.append(RunStopRequested(run="fit-1"), STOPPED)
     stored: list[object] = []
     kvs = SimpleNamespace(
         events=lambda name, after: tuple(story.log[after:]),

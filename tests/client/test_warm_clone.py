@@ -50,7 +50,7 @@ class Steered(CommandsMixin):
     def send_and_check(self, command: Command) -> Any:
         (event,) = events_of(command, self.story.state, by="ann")
         assert isinstance(event, ModelsAdded)
-        self.story.tell(event)
+        self.story.append(event)
         return outcomes(command, self.story.state, {self.story.state.seq}, by="ann")
 
     def result(self, run: str | None = None) -> FitResult:

@@ -32,13 +32,13 @@ def test_the_fit_estimates_a_tests_work_before_its_first_task() -> None:
     claimed = partial(claims.claim, story.state, fit=None, now=0.0)
     assert claimed(story.run).whole_s == math.inf, "nothing has been trained"
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
-    story.tell(RunFinished(run="fit-1", outcome="finished"), evaluation(1, "m00"))
+    story.append(RunFinished(run="fit-1", outcome="finished"), evaluation(1, "m00"))
     test = story.state.runs["test-1"]
     assert claimed(test).whole_s == math.inf, "it is not planned"
     plan = EvaluatePlan(
         kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1}, partitions={0: rows // 2}, is_whole=True
     )
-    story.tell(RunStarted(run="test-1", plan=plan))
+    story.append(RunStarted(run="test-1", plan=plan))
     assert claimed(test).whole_s == pytest.approx(20.0)
     (key,) = test.counts.pending
     story.begins(TaskKey.parse(key), 0, 50.0)

@@ -261,7 +261,7 @@ def test_a_retry_after_out_of_memory_runs_alone_beside_another_run(kind: str, de
 def test_a_run_waiting_for_its_own_experiment_is_not_counted_as_open() -> None:
     """With a limit of one run, a test waits for the fit of its experiment too."""
     story = half_trained()
-    story.tell(RunRequested(run="fit-2", request=story.run.request), evaluation(1, "m00"))
+    story.append(RunRequested(run="fit-2", request=story.run.request), evaluation(1, "m00"))
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
     for event in story.log:
         core.apply(event)
@@ -287,14 +287,14 @@ def test_two_runs_do_not_rebuild_a_partition_at_the_same_time() -> None:
     story.etl()
     story.fit(models=1, epochs=1)
     story.epoch(1)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
-    story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
+    story.append(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
     evaluate_request = EvaluateRequest(kind="predict", fit="fit-1", models=("m00",), split="train")
     evaluate_plan = EvaluatePlan(
         kind="predict", dataset=STORY, fit="fit-1", models={"m00": 1}, partitions=dict.fromkeys(range(2), 1)
     )
     again = EtlRequest(code=SHA, code_fingerprint=SHA)
-    story.tell(
+    story.append(
         RunRequested(run="predict-1", request=evaluate_request),
         RunStarted(run="predict-1", plan=evaluate_plan),
         RunRequested(run="etl-2", request=again),

@@ -149,7 +149,7 @@ def test_a_run_is_reported_once_with_slow_writes(event: ControllerEvent | str) -
         for core, steps in taken_time.noted(cores[0], story.run, [judged, beside], open_runs, now):
             if core is cores[0]:
                 written += steps
-                story.tell(
+                story.append(
                     *(s.event for s in steps if isinstance(s, api.Note) and isinstance(s.event, DevicesTaken))
                 )
                 assert beside in steps

@@ -81,7 +81,7 @@ def by_autoscaler(is_on: bool) -> Iterable[Exclusion]:
 def fit_with_replicas() -> Story:
     """Two workers with both partitions, and models m00 and m01."""
     story = Story(workers=0)
-    story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
+    story.append(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
     story.fit(models=2)
     return story
 
@@ -119,7 +119,7 @@ def test_a_model_first_continues_its_interrupted_sub_epoch(is_on: bool) -> None:
     story.fit(models=2)
     key = sub_epoch(1, 1)
     attempt, lost_by = story.start(key, 1), FailureKind.PREEMPTED
-    story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-1", reason="-", loss=lost_by))
+    story.append(TaskRevoked(task=str(key), attempt=attempt, worker="worker-1", reason="-", loss=lost_by))
     if not is_on:
         story.train(1, 1)
     assert excluded(story) == ({"worker-0"} if is_on else set())
@@ -136,7 +136,7 @@ def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
         failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 << 30)
         for _ in range(2):
             attempt = story.start(key, 0)
-            story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+            story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
         memory = (8 if is_on else 64) << 30
         view = WorkerView(incarnation="a", weight=1.0, kinds=("train",), replicas=(), memory_bytes=memory)
         return without_memory(story.run, {"worker-0": view})

@@ -110,9 +110,9 @@ def preprocessing(*, fits: bool = False) -> Story:
     """Two workers, and an ETL run with a rule and two partitions."""
     story = Story(workers=0)
     for number in range(2):
-        story.tell(joined(number, partitions=()))
+        story.append(joined(number, partitions=()))
     etl_request = EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits, failure_rules=(RULE,))
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=etl_request),
         RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
     )
@@ -121,7 +121,7 @@ def preprocessing(*, fits: bool = False) -> Story:
 
 def fail_partition(story: Story, kind: FailureKind, action: Action, worker: int = 0) -> None:
     attempt = story.start(PARTITION, worker, ())
-    story.tell(
+    story.append(
         TaskFailed(
             task=str(PARTITION), attempt=attempt, worker=f"worker-{worker}", failure=failing(kind, action)
         )

@@ -143,10 +143,10 @@ def interrupt(story: Story, how: FailureKind, *, is_reported: bool) -> None:
         story.fail(key, 0, how)
     else:
         attempt = story.start(key, 0)
-        story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=how))
+        story.append(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=how))
     if story.state.workers["worker-0"].is_alive:
-        story.tell(lost(0))
-    story.tell(joined(0, incarnation="b"))
+        story.append(lost(0))
+    story.append(joined(0, incarnation="b"))
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_a_lost_partition_that_returns_is_not_rebuilt() -> None:
         story = Story()
         story.etl(splits={"train": 10})
         story.fit(models=3)
-        story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
+        story.append(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
         if place == "queued":
             story.start(sub_epoch(1, 0), 0)
         remake = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
         story.assign(remake, 0)
         assert not [s for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Revoke)]
-        story.tell(joined(1, incarnation="b"))
+        story.append(joined(1, incarnation="b"))
         steps = core_of(story).decide(all_here(story))
         revoked = [step for step in steps if isinstance(step, api.Revoke)]
         assert [step.op for step in revoked] == expected
@@ -192,12 +192,12 @@ def test_a_sub_epoch_assigned_while_its_model_fails_is_revoked() -> None:
     story.epoch(1)
     story.fail(validation(1), 0, FailureKind.USER_ERROR)
     assert story.model().state is ModelState.FAILED
-    story.tell(TaskAssigned(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0"))
+    story.append(TaskAssigned(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0"))
     core = core_of(story)
     assert core.fit is not None
     (step,) = core.decide(all_here(story))
     assert (step.op, step.task) == ("revoke", str(sub_epoch(2, 0)))  # type: ignore[union-attr]
-    story.tell(
+    story.append(
         TaskRevoked(task=str(sub_epoch(2, 0)), attempt=1, worker="worker-0", reason="its model has failed")
     )
     assert not core_of(story).fit.dispatch_state.running  # type: ignore[union-attr]
@@ -209,6 +209,6 @@ def test_a_worker_that_releases_its_task_to_shut_down_gets_no_more_tasks() -> No
     story.fit(models=2)
     story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
     ((worker, incarnation),) = ending(core_of(story).state)
-    story.tell(WorkerLost(worker=worker, incarnation=incarnation, reason="it was asked to end"))
+    story.append(WorkerLost(worker=worker, incarnation=incarnation, reason="it was asked to end"))
     steps = core_of(story).decide(all_here(story))
     assert {step.worker for step in steps if isinstance(step, api.Assign)} == {"worker-1"}

@@ -21,7 +21,7 @@ FITTING = TaskKey(run="etl-1", kind="fitting")
 
 
 def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
-    story.tell(
+    story.append(
         RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits)),
         RunStarted(run=run, plan=etl_plan(2, {"train": 10, "valid": 4})),
     )
@@ -32,7 +32,7 @@ def story() -> Story:
     """Two workers, and a run with `fit`."""
     story = Story(workers=0)
     for number in range(2):
-        story.tell(joined(number, partitions=()))
+        story.append(joined(number, partitions=()))
     begun(story)
     return story
 
@@ -59,7 +59,7 @@ def test_rows_wait_for_the_fitting_pass(story: Story) -> None:
             key = TaskKey(run="etl-1", kind="etl", split=split, partition=number)
             story.do(key, number, TaskResult(rows=rows))
     assert story.state.runs["etl-1"].is_complete()
-    story.tell(RunFinished(run="etl-1", outcome="finished"))
+    story.append(RunFinished(run="etl-1", outcome="finished"))
     story.fit(models=1)
     body = tasks.body(RECORD, story.state, story.run, sub_epoch(1, 0))
     assert isinstance(body, TrainTask)
@@ -91,7 +91,7 @@ def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None
     assert all(
         isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in assignments(story).values()
     )
-    story.tell(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
+    story.append(RunStopRequested(run="etl-1"), RunFinished(run="etl-1", outcome="stopped"))
     begun(story, "etl-2")
     bodies = [step.body for step in assignments(story, "etl-2").values()]
     assert bodies

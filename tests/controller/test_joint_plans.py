@@ -81,7 +81,7 @@ def test_a_problem_with_parallel_plans_round_trips_through_json(problem: Problem
 def test_a_planner_query_has_the_parallel_plans_with_known_times() -> None:
     """These are the current plan and those measured by a sub-epoch or trial, if a worker has enough devices."""
     story = Story(workers=0)
-    story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
+    story.append(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
     story.fit(models=2, partitions=2)
     fit = core_of(story).fit
     assert fit is not None

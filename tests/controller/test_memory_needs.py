@@ -269,7 +269,7 @@ def reasons(
     for attempt in (1, 2):
         story.start(key, 0)
         failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 * GIB)
-        story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+        story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
     if making:
         story.state.workers["worker-2"].kinds |= {"etl"}
         story.start(TaskKey(run="fit-1", kind="etl", split="train", partition=0), 2)

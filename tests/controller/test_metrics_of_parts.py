@@ -79,7 +79,7 @@ def test_a_test_with_metrics_that_cannot_be_combined_fails(second: TaskResult, o
     story.epoch(1)
     sizes = {0: 4, 1: 4, 2: 4}
     plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1}, partitions=sizes)
-    story.tell(
+    story.append(
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="train")),
         RunStarted(run="test-1", plan=plan),
     )

@@ -311,6 +311,6 @@ def test_a_measured_parallel_plan_is_dropped_when_ruled_out() -> None:
     attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)
     for event in story.log[count:]:
         fit.apply(story.state, event)
-    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
+    story.append(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=DEVICE))
     fit.apply(story.state, story.log[-1])
     assert fit.parallel_plans.of(0, 0) == SINGLE

@@ -162,7 +162,7 @@ def test_offloading_is_chosen_only_if_a_device_has_its_own_memory(
     story = Story(workers=0)
     for number, kind in enumerate(kinds):
         device = None if kind is None else DeviceKind(kind=kind, name="one")
-        story.tell(joined(number).model_copy(update={"device": device}))
+        story.append(joined(number).model_copy(update={"device": device}))
     story.etl(splits={"train": 10})
     techniques = {
         parallel_plan.technique

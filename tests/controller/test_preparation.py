@@ -103,7 +103,7 @@ def test_an_existing_data_set_is_not_rewritten(bench: Bench) -> None:
     """Its partitions stay in place, even with other workers."""
     first = bench.prepare()
     story = Story()
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=first),
         RunFinished(run="etl-1", outcome="stopped"),

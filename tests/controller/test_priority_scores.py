@@ -69,7 +69,7 @@ def started(
     """A run with this policy."""
     story = Story()
     story.fit(models=models, metric=metric, mode="max" if mode == "max" else "min")
-    story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
+    story.append(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
     return story
 
 
@@ -139,12 +139,12 @@ def test_added_and_extended_models_get_a_score_at_once() -> None:
         NewModel(hyperparams={"batch_size": 1}, epochs=2, checkpoint=checkpoint)
         for checkpoint in (None, ParentCheckpoint(model="m03"))
     )
-    story.tell(ModelsAdded(run="fit-1", models=(cold, clone), by="ada"))
+    story.append(ModelsAdded(run="fit-1", models=(cold, clone), by="ada"))
     added = known.of(story.state, story.run, POLICIES["promising"])
     assert added == priority_scores(story)
     assert added[4] == pytest.approx(2 * fmean([*added[:4], added[5]]))
     assert added[5] == added[3]
-    story.tell(ModelExtended(run="fit-1", model="m03", epochs=9, by="ada"))
+    story.append(ModelExtended(run="fit-1", model="m03", epochs=9, by="ada"))
     longer = known.of(story.state, story.run, POLICIES["promising"])
     assert longer == priority_scores(story)
     assert longer[3] < added[3]

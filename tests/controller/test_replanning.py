@@ -46,7 +46,7 @@ class Watched:
         self.core, self.num_advised = Core(RECORD), 0
         self.process = Listening()
         self.planner_process = PlannerProcess(self.process)
-        self.tell(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
+        self.append(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
         self.story.fit(models=models, partitions=2, epochs=9, parallel_plans=parallel_plans)
         self.advise()
 
@@ -55,8 +55,8 @@ class Watched:
         """Return the number of requested plans."""
         return self.process.requests.count("plan")
 
-    def tell(self, *events: Event) -> None:
-        self.story.tell(*events)
+    def append(self, *events: Event) -> None:
+        self.story.append(*events)
         self.advise()
 
     def run(
@@ -108,16 +108,18 @@ def test_a_lost_worker_replaces_an_open_planner_query() -> None:
     """The open question assumes the lost worker, so it is replaced."""
     watched = begun()
     watched.process.is_mute = True
-    watched.tell(lost(1))
+    watched.append(lost(1))
     assert watched.plans == 2
-    watched.tell(joined(1, partitions=(0, 1), devices=2, incarnation="b"))
+    watched.append(joined(1, partitions=(0, 1), devices=2, incarnation="b"))
     assert watched.plans == 3
 
 
 def test_a_ruled_out_plan_triggers_planning_after_its_successor_has_run() -> None:
     """The next parallel plan has no known time until one sub-epoch has run."""
     watched = begun(parallel_plans=(SINGLE, DDP))
-    watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
+    watched.append(
+        ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up")
+    )
     assert watched.plans == 1
     watched.run(1, 1, "m00", seconds=1.5, parallel_plan=DDP)
     assert watched.plans == 2
@@ -126,7 +128,9 @@ def test_a_ruled_out_plan_triggers_planning_after_its_successor_has_run() -> Non
 def test_an_unexpectedly_long_sub_epoch_triggers_planning() -> None:
     """The run must have several parallel plans; an expected duration is no occasion."""
     watched = begun(parallel_plans=(SINGLE, DDP))
-    watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
+    watched.append(
+        ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up")
+    )
     watched.run(1, 1, "m00", seconds=2.0, parallel_plan=DDP)
     watched.run(2, 0, "m00", seconds=2.0, parallel_plan=DDP)
     watched.run(2, 1, "m00", seconds=2.0, parallel_plan=DDP)

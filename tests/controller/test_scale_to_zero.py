@@ -170,20 +170,20 @@ def test_a_run_behind_a_paused_run_needs_no_workers() -> None:
     story.fit()
     behind = FitRequest.model_validate(story.run.request.model_dump())
     for name in ("fit-2", "fit-3"):
-        story.tell(RunRequested(run=name, request=behind))
+        story.append(RunRequested(run=name, request=behind))
 
     def use(queued: int = 3) -> Use:
         return use_of([story.state], story.state.going_on(), queued)
 
     assert use().is_used
-    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
+    story.append(RunPaused(run="fit-1", reason="no workers are wanted"))
     assert use() == Use(is_used=False, wished_at=-math.inf)
     assert use(queued=4).is_used  # an unread run of another experiment
-    story.tell(RunResumed(run="fit-1"))
+    story.append(RunResumed(run="fit-1"))
     assert (use().is_used, use().wished_at) == (True, story.time)
-    story.tell(RunRequested(run="fit-4", request=behind))
+    story.append(RunRequested(run="fit-4", request=behind))
     assert use(4).wished_at == story.time
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"))
     assert (use(3).is_used, [run.id for run in use(3).runs]) == (True, ["fit-2"])
 
 

@@ -139,7 +139,7 @@ def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) 
     story, other = Story(), Story()
     etl_request = EtlRequest(code=SHA, code_fingerprint=SHA)
     planned = etl_plan(2, {"train": 4, "valid": 4})
-    story.tell(RunRequested(run="etl-1", request=etl_request), RunStarted(run="etl-1", plan=planned))
+    story.append(RunRequested(run="etl-1", request=etl_request), RunStarted(run="etl-1", plan=planned))
     tasks = [TaskKey(run="etl-1", kind="etl", split="train", partition=number) for number in range(2)]
     for number, key in enumerate(tasks):
         story.start(key, number, ())
@@ -152,7 +152,7 @@ def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) 
         if not ended:
             ended = True
             if is_revoked:
-                story.tell(TaskRevoked(task=str(tasks[1]), attempt=1, worker="worker-1", reason="-"))
+                story.append(TaskRevoked(task=str(tasks[1]), attempt=1, worker="worker-1", reason="-"))
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
     assert queueing == (frozenset() if is_revoked else {DeviceSlot("worker-0", NO_DEVICE)})

@@ -163,15 +163,15 @@ def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
     story.etl(splits={"train": 10, "test": 4})
     story.fit(models=1, epochs=1)
     story.epoch(1)
-    story.tell(
+    story.append(
         RunFinished(run="fit-1", outcome="finished"), lost(1), WorkerRemoved(worker="worker-1", reason="gone")
     )
     requests = {}
     for number, split in enumerate(("train", "test"), start=1):
         run = f"test-{number}"
         request = EvaluateRequest(kind="test", fit="fit-1", split=split)
-        story.tell(RunRequested(run=run, request=request))
-        story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
+        story.append(RunRequested(run=run, request=request))
+        story.append(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
         slots = DeviceSlots(story.state.workers.values())
         test_run = story.state.runs[run]
         requests[split] = [
@@ -179,7 +179,7 @@ def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
         ]
         # A starting worker may bring it.
         assert replica_tasks(story.state, test_run, None, slots, Exclusions(), is_filling=True) == []
-        story.tell(RunFinished(run=run, outcome="stopped"))
+        story.append(RunFinished(run=run, outcome="stopped"))
     assert requests == {"train": ["test-1/etl/train/p1"], "test": []}
 
 

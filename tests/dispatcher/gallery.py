@@ -198,14 +198,14 @@ def paths() -> list[str]:
 
 def _digits(store: FakeStore, volumes: Volumes) -> Story:
     story = running_story()
-    story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
+    story.append(epoch_report(story.state, story.state.runs["fit-1"], 1))
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
     plan["order"] = [
         ("worker-0", "m00", 2, 0, 1.0),
         ("worker-1", "m01", 2, 1, 1.0),
         ("worker-0", "m01", 2, 0, 4.0),
     ]
-    story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    story.append(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
     store.codes[CODE] = CodeRecord(
         sha256=CODE, fingerprint=CODE, class_name="Digits", source="class Digits:\n    pass", encoded="x"
     )
@@ -227,8 +227,10 @@ def _preparing(store: FakeStore, volumes: Volumes) -> Story:
     story = Story("preparing")
     story.workers_join()
     parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=500) for p in range(2))
-    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
-    story.tell(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts, "valid": parts})))
+    story.append(
+        RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada")
+    )
+    story.append(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts, "valid": parts})))
     story.run_task("etl-1/etl/train/p0", "worker-0", TaskResult(rows=490, rows_failed=10))
     story.run_task("etl-1/etl/train/p1", "worker-1", None)
     point = LivePoint(task="etl-1/etl/train/p1", attempt=1, rows=120, rows_failed=3, values={})
@@ -257,7 +259,7 @@ def _done() -> Story:
         for model in range(4):
             story.train(f"m{model:02}", epoch)
         idle = {"worker-0": 0.5, "worker-1": 1.0}
-        story.tell(
+        story.append(
             EpochCompleted(
                 run="fit-1", epoch=epoch, makespan_s=12.0 * epoch, lower_bound_s=11.0 * epoch, idle_s=idle
             )
@@ -274,9 +276,9 @@ def _steered() -> Story:
     story.fit(models=3)
     story.train("m00", 1)
     story.run_task("fit-1/train/m01/e1/p0", "worker-0", None)
-    story.tell(ModelStopRequested(run="fit-1", model="m01", by="ada"))
-    story.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
-    story.tell(SchedulerChanged(run="fit-1", scheduler="random", by="ada"))
+    story.append(ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    story.append(ModelStopRequested(run="fit-1", model="m02", by="ada"))
+    story.append(SchedulerChanged(run="fit-1", scheduler="random", by="ada"))
     story.pause("the checkpoint volume is full")
     return story
 
@@ -285,7 +287,7 @@ def _old() -> Story:
     story = Story("old")
     story.workers_join()
     story.etl()
-    story.tell(ExperimentArchived(is_archived=True, by="ada"))
+    story.append(ExperimentArchived(is_archived=True, by="ada"))
     return story
 
 
@@ -293,7 +295,7 @@ def _deleted_story() -> Story:
     story = Story("gone")
     story.workers_join()
     story.etl()
-    story.tell(DeletionRequested(by="ada"))
+    story.append(DeletionRequested(by="ada"))
     return story
 
 

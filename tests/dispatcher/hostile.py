@@ -56,10 +56,10 @@ def hostile(folder: Path) -> Bench:
         for i in range(4)
     )
     request = FitRequest(code=CODE, models=rates, epochs=2, metric=SCRIPT, mode="max")  # type: ignore[arg-type]
-    story.tell(RunRequested(run="fit-1", request=request, author=SCRIPT))
+    story.append(RunRequested(run="fit-1", request=request, author=SCRIPT))
     names = [IMAGE, f"{IMAGE}2", "<b>m02</b>".replace("/", ""), "m03"]
     plan = FitPlan(dataset="d1", models=dict(zip(names, rates, strict=True)), partitions={0: 898, 1: 898})  # type: ignore[arg-type]
-    story.tell(RunStarted(run="fit-1", plan=plan))
+    story.append(RunStarted(run="fit-1", plan=plan))
     for index, model in enumerate(names[:2]):
         for partition in range(2):
             metrics = {SCRIPT: 0.5 + 0.1 * index + 0.01 * partition, f"b{IMAGE}": 1.0}
@@ -77,7 +77,7 @@ def hostile(folder: Path) -> Bench:
         SchedulerChanged(run="fit-1", scheduler=SCRIPT, by=IMAGE),
         RunStopRequested(run="fit-1", by=SCRIPT),
     ):
-        story.tell(event)
+        story.append(event)
     store.add(story)
     store.statuses = [status("worker-0"), status("worker-1")]
     for model in names:

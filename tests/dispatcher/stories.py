@@ -63,7 +63,7 @@ class Story:
         self.events: list[Event] = []
         self.time = began
 
-    def tell(self, event: Event, takes_s: float = 1.0) -> None:
+    def append(self, event: Event, takes_s: float = 1.0) -> None:
         """Append an event, `takes_s` seconds after the previous one."""
         self.time += takes_s
         numbered = event.model_copy(update={"seq": len(self.events) + 1, "time": self.time})
@@ -73,17 +73,17 @@ class Story:
     def workers_join(self, number: int = 2) -> None:
         for index in range(number):
             kinds = ("etl", "train", "valid", "test", "predict")
-            self.tell(WorkerJoined(worker=f"worker-{index}", incarnation="a", weight=1, kinds=kinds), 0.1)
+            self.append(WorkerJoined(worker=f"worker-{index}", incarnation="a", weight=1, kinds=kinds), 0.1)
 
     def etl(self, rows: int = 898, failed: int = 0, *, run: str = "etl-1", dataset: str = "d1") -> None:
         """Finish preprocessing of two training partitions."""
         parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(2))
-        self.tell(RunRequested(run=run, request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
-        self.tell(RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={"train": parts})))
+        self.append(RunRequested(run=run, request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+        self.append(RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={"train": parts})))
         for part in parts:
             key = f"{run}/etl/train/p{part.partition}"
             self.run_task(key, part.worker, TaskResult(rows=rows - failed, rows_failed=failed))
-        self.tell(RunFinished(run=run, outcome="finished"))
+        self.append(RunFinished(run=run, outcome="finished"))
 
     def fit(self, models: int = 8, epochs: int = 3, run: str = "fit-1") -> None:
         """Plan a fit without completed sub-epochs."""
@@ -91,13 +91,13 @@ class Story:
             {"learning_rate": 0.1 / 2**i, "layers": 1 + i % 2, "batch_size": 32} for i in range(models)
         )
         request = FitRequest(code=CODE, models=rates, epochs=epochs, metric="accuracy", mode="max")
-        self.tell(RunRequested(run=run, request=request, author="ada"))
+        self.append(RunRequested(run=run, request=request, author="ada"))
         plan = FitPlan(
             dataset="d1",
             models={f"m{i:02}": rate for i, rate in enumerate(rates)},
             partitions={0: 898, 1: 898},
         )
-        self.tell(RunStarted(run=run, plan=plan))
+        self.append(RunStarted(run=run, plan=plan))
 
     def train(self, model: str, epoch: int, run: str = "fit-1") -> None:
         """Train one epoch of a model on both partitions."""
@@ -116,10 +116,10 @@ class Story:
             next((r.tasks.by_key[key].attempt for r in self.state.runs.values() if key in r.tasks.by_key), 0)
             + 1
         )
-        self.tell(TaskAssigned(task=key, attempt=attempt, worker=worker), 0.1)
-        self.tell(TaskStarted(task=key, attempt=attempt, worker=worker), 0.1)
+        self.append(TaskAssigned(task=key, attempt=attempt, worker=worker), 0.1)
+        self.append(TaskStarted(task=key, attempt=attempt, worker=worker), 0.1)
         if result is not None:
-            self.tell(TaskCommitted(task=key, attempt=attempt, worker=worker, result=result), 2.0)
+            self.append(TaskCommitted(task=key, attempt=attempt, worker=worker, result=result), 2.0)
 
     def fail(self, key: str, worker: str, message: str, traceback: str = "", rows_failed: int = 0) -> None:
         """Let user code of a task raise."""
@@ -127,21 +127,23 @@ class Story:
         failure = Failure(
             kind=FailureKind.USER_ERROR, message=message, traceback=traceback, rows_failed=rows_failed
         )
-        self.tell(TaskFailed(task=key, attempt=1, worker=worker, failure=failure))
+        self.append(TaskFailed(task=key, attempt=1, worker=worker, failure=failure))
 
     def pause(self, reason: str, run: str = "fit-1") -> None:
-        self.tell(RunPaused(run=run, reason=reason, needs_bytes=1))
+        self.append(RunPaused(run=run, reason=reason, needs_bytes=1))
 
     def lose(self, worker: str) -> None:
-        self.tell(WorkerLost(worker=worker, incarnation="a", reason="silent for 15 s"))
+        self.append(WorkerLost(worker=worker, incarnation="a", reason="silent for 15 s"))
 
     def finish(self, run: str = "fit-1", error: str = "") -> None:
         outcome = "failed" if error else "finished"
-        self.tell(RunFinished.model_validate({"run": run, "outcome": outcome, "error": error}))
+        self.append(RunFinished.model_validate({"run": run, "outcome": outcome, "error": error}))
 
     def test(self, model: str = "m00", *, is_whole: bool = False, is_open: bool = False) -> None:
         """Test one model on two partitions of different sizes, in one task or in two as older versions did."""
-        self.tell(RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")))
+        self.append(
+            RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test"))
+        )
         plan = EvaluatePlan(
             kind="test",
             dataset="d1",
@@ -150,7 +152,7 @@ class Story:
             partitions={0: 300, 1: 100},
             is_whole=is_whole,
         )
-        self.tell(RunStarted(run="test-1", plan=plan))
+        self.append(RunStarted(run="test-1", plan=plan))
         if is_whole:
             result = TaskResult(rows=400, metrics={"auc": 0.8125})
             self.run_task(f"test-1/test/{model}", "worker-0", None if is_open else result)
@@ -196,7 +198,7 @@ def running_story(name: str = "digits", **changes: object) -> Story:
 def story_with_parallel_plans() -> Story:
     """A fit on a worker with two devices. One of two models runs out of memory on one device and continues on both."""
     story = Story("digits")
-    story.tell(
+    story.append(
         WorkerJoined(
             worker="worker-0",
             incarnation="a",
@@ -215,20 +217,20 @@ def story_with_parallel_plans() -> Story:
         partitions={0: 898},
         parallel_plans=(SINGLE, ddp, ParallelPlan(technique="fsdp", size=2)),
     )
-    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
-    story.tell(RunStarted(run="fit-1", plan=plan))
+    story.append(RunRequested(run="fit-1", request=request, author="ada"))
+    story.append(RunStarted(run="fit-1", plan=plan))
     key = "fit-1/train/m00/e1/p0"
     story.run_task(key, "worker-0", None)
     failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
-    story.tell(TaskFailed(task=key, attempt=1, worker="worker-0", failure=failure))
-    story.tell(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), parallel_plan=ddp))
-    story.tell(TaskStarted(task=key, attempt=2, worker="worker-0"))
+    story.append(TaskFailed(task=key, attempt=1, worker="worker-0", failure=failure))
+    story.append(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), parallel_plan=ddp))
+    story.append(TaskStarted(task=key, attempt=2, worker="worker-0"))
     result = TaskResult(
         rows=898,
         metrics={"accuracy": 0.9},
         checkpoint=CheckpointRef(name="m00/e1p0", checksum="0" * 16, size=1),
     )
-    story.tell(TaskCommitted(task=key, attempt=2, worker="worker-0", result=result))
+    story.append(TaskCommitted(task=key, attempt=2, worker="worker-0", result=result))
     return story
 
 
@@ -236,8 +238,8 @@ def story_on_two_devices() -> tuple[Story, str]:
     """The same, with a sub-epoch that runs on both devices; return its key, too."""
     story, key = story_with_parallel_plans(), "fit-1/train/m01/e1/p0"
     parallel_plan = ParallelPlan(technique="ddp", size=2)
-    story.tell(
+    story.append(
         TaskAssigned(task=key, attempt=1, worker="worker-0", devices=(0, 1), parallel_plan=parallel_plan)
     )
-    story.tell(TaskStarted(task=key, attempt=1, worker="worker-0"))
+    story.append(TaskStarted(task=key, attempt=1, worker="worker-0"))
     return story, key

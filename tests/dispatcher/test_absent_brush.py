@@ -43,9 +43,9 @@ def story() -> Story:
     story.workers_join()
     story.etl()
     request = FitRequest(code=CODE, models=MODELS, epochs=1, metric="accuracy", mode="max")
-    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
+    story.append(RunRequested(run="fit-1", request=request, author="ada"))
     models = {f"m{i:02}": given for i, given in enumerate(MODELS)}
-    story.tell(
+    story.append(
         RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898}))
     )
     for model in models:

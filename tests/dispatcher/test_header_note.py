@@ -25,7 +25,9 @@ def test_each_page_shows_why_a_run_paused_before_its_plan() -> None:
     """A volume that the plan needs is unusable."""
     story, reason = Story("new"), "/volumes/shared/x is read-only"
     story.workers_join()
-    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+    story.append(
+        RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada")
+    )
     story.pause(reason, "etl-1")
     bench = Bench()
     bench.store.add(story)

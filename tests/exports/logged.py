@@ -42,10 +42,10 @@ def story() -> Story:
     story.validate(2, loss=2.5)
     story.validate(1, loss=3.0)
     story.fail(sub_epoch(1, 1, "m01"), 1, FailureKind.USER_ERROR)
-    story.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
-    story.tell(epoch_report(story.state, story.run, 1))
-    story.tell(epoch_report(story.state, story.run, 2))
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(ModelStopRequested(run="fit-1", model="m02", by="ada"))
+    story.append(epoch_report(story.state, story.run, 1))
+    story.append(epoch_report(story.state, story.run, 2))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     return story
 
 
@@ -58,7 +58,7 @@ def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
             for partition in (0, 1):
                 number = 100.0 * epoch + 10 * model + partition
                 story.train(epoch, partition, model=f"m{model:02}", loss=number, accuracy=1 / number)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     return tuple(story.log)
 
 

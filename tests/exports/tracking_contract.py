@@ -91,7 +91,7 @@ class TrackingContract:
     def test_a_resumed_model_is_a_running_run_again(self, address: str, of: ExperimentRecord) -> None:
         run_story = story()
         export(address, of, run_story.log)
-        run_story.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
+        run_story.append(ModelResumed(run="fit-1", model="m02", by="ada"))
         export(address, of, run_story.log)
         assert exported_rows(address, of, run_story.log)[PageKey("fit-1", "m02")].info["status"] == "RUNNING"
         run_story.train(1, 0, model="m02", loss=5.0)

@@ -64,7 +64,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
     story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     story.train(1, 0)
     attempt = story.start(sub_epoch(1, 1, "m01"), 1)
-    story.tell(
+    story.append(
         TaskRevoked(task=str(sub_epoch(1, 1, "m01")), attempt=attempt, worker="worker-1", reason="silent")
     )
     story.start(sub_epoch(1, 0, "m02"), 0)
@@ -100,7 +100,7 @@ def test_models_are_compared_by_best_value_or_at_one_epoch() -> None:
 def test_rows_of_a_split_are_kept_failed_in_progress_or_pending() -> None:
     """In the end, rows in are rows kept plus rows failed."""
     story = Story()
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
     )

@@ -58,17 +58,17 @@ def test_figure_and_report_show_the_same_idle_time(story: Story) -> None:
 def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
     """A late worker is absent until it joins. Time before the first sub-epoch is no absence."""
     story = Story(workers=2)
-    story.tell(lost(0), joined(0, incarnation="b"))
+    story.append(lost(0), joined(0, incarnation="b"))
     story.etl()
     story.fit()
-    story.tell(lost(1), joined(1, incarnation="b"))
+    story.append(lost(1), joined(1, incarnation="b"))
     story.train(1, 0)
     origin = story.run.clock.first_start
-    story.tell(lost(1, incarnation="b", reason="killed"))
+    story.append(lost(1, incarnation="b", reason="killed"))
     killed = story.time
-    story.tell(joined(1, incarnation="c"), joined(2))
+    story.append(joined(1, incarnation="c"), joined(2))
     came = story.time
-    story.tell(lost(0, incarnation="b"))
+    story.append(lost(0, incarnation="b"))
     found = landmarks(story.state, story.run, story.time + 5).absences
     assert [(a.worker, a.start_s, a.end_s, a.lost) for a in found] == [
         ("worker-2", 0.0, came - origin, ""),
@@ -84,11 +84,11 @@ def test_a_worker_lost_between_runs_is_absent_when_the_run_resumes() -> None:
     story.fit()
     story.train(1, 0)
     origin = story.run.clock.first_start
-    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    story.tell(lost(1))
+    story.append(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    story.append(lost(1))
     lost_at = story.time - origin
     assert landmarks(story.state, story.run, story.time).absences == ()
-    story.tell(RunResumed(run="fit-1"), joined(2))
+    story.append(RunResumed(run="fit-1"), joined(2))
     found = landmarks(story.state, story.run, story.time).absences
     assert {(a.worker, a.start_s, a.end_s) for a in found} == {
         ("worker-1", lost_at, None),

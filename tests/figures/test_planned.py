@@ -28,7 +28,7 @@ def story(order: tuple[PlannedSubEpoch, ...] = ORDER) -> Story:
     """A fit with a plan before its first sub-epoch."""
     story = Story()
     story.fit()
-    story.tell(
+    story.append(
         SchedulePlanned(
             run="fit-1", source="planner/cyclic", order=order, makespan_s=END_S, dispatch_s=11.0,
             lower_bound_s=9.0, seconds=0.1,
@@ -59,7 +59,7 @@ def test_planned_sub_epochs_use_the_first_free_device() -> None:
     order = tuple(PlannedSubEpoch("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
     story = Story(devices=2)
     story.fit(models=3)
-    story.tell(
+    story.append(
         SchedulePlanned(
             run="fit-1", source="planner/cyclic", order=order, makespan_s=4.0, dispatch_s=11.0,
             lower_bound_s=9.0, seconds=0.1,
@@ -92,10 +92,10 @@ def test_an_unused_plan_is_not_shown() -> None:
     assert planned(without.run, without.time) == []
     assert planned(story(()).run, 0.0) == []
     run_story = story()
-    run_story.tell(ModelStopRequested(run="fit-1", model="m00"))
+    run_story.append(ModelStopRequested(run="fit-1", model="m00"))
     assert {each.model for each in planned(run_story.run, run_story.time)} == {"m01"}
-    run_story.tell(RunStopRequested(run="fit-1"))
-    run_story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    run_story.append(RunStopRequested(run="fit-1"))
+    run_story.append(RunFinished(run="fit-1", outcome="stopped"))
     assert planned(run_story.run, run_story.time) == []
 
 

@@ -31,7 +31,7 @@ def test_preempted_attempt_counts_as_revoked(kind: FailureKind, outcome: str) ->
     sub_epoch = "fit-1/train/m00/e1/p0"
     story.run_task(sub_epoch, "worker-0", None)
     failure = Failure(kind=kind, message="the worker ends")
-    story.tell(TaskFailed(task=sub_epoch, attempt=1, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task=sub_epoch, attempt=1, worker="worker-0", failure=failure))
     (span,) = spans(story.state.runs["fit-1"], story.time)
     assert span.outcome == outcome
     assert span.note.startswith(outcome if outcome == "revoked" else kind)
@@ -49,7 +49,7 @@ def test_inspection_and_trials_are_listed_with_the_sub_epochs() -> None:
     assert inspection.end_s < 0
     assert (trial.start_s, trial.outcome, trial.note) == (story.time - origin, "running", "")
     outcome = TrialOutcome(reason="the gradient is another one", cause="gradient")
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+    story.append(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
     trial = other_tasks(story.run, story.time)[-1]
     assert (trial.devices, trial.outcome, trial.note) == ((0, 1), "committed", "the gradient is another one")
     assert [span.kind for span in spans(story.run, story.time)] == ["train"]

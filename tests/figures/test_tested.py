@@ -30,7 +30,7 @@ def planned(story: Story, sizes: list[int], *, is_whole: bool) -> Run:
         partitions=dict(enumerate(sizes)),
         is_whole=is_whole,
     )
-    story.tell(
+    story.append(
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
         RunStarted(run="test-1", plan=plan),
     )

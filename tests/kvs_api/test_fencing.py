@@ -34,7 +34,7 @@ WRITES: dict[str, Callable[[KvsClient], object]] = {
     "withdraw a size": lambda kvs: kvs.withdraw_size_request(3),
     "set troubles": lambda kvs: kvs.set_troubles(Troubles(note="none come")),
     "remove a worker": lambda kvs: kvs.remove_worker("worker-0", "a"),
-    "tell a pace": lambda kvs: kvs.report_pace(
+    "report a pace": lambda kvs: kvs.report_pace(
         "worker-0", PaceRequest(is_slow=True, factor=3.0, sub_epochs=9, term=0)
     ),
 }

@@ -60,7 +60,7 @@ class Deciders(RuleBasedStateMachine):
         self.devices: dict[str, int] = {}
         for name in WORKERS:
             self.register(name, DEVICES)
-            self.tell("controller-0", name)
+            self.append("controller-0", name)
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Deciders(RuleBasedStateMachine):
         self.devices[name] = 0
 
     @rule(holder=st.sampled_from(["controller-0", "controller-1"]), name=workers)
-    def tell(self, holder: str, name: str) -> None:
+    def write_cluster_event(self, holder: str, name: str) -> None:
         """Report to the cluster log that a worker joined or was lost, before or after it registers."""
         said, event = self.said.get(name, ""), cast("ClusterEvent | None", None)
         if said:
@@ -186,7 +186,7 @@ class Deciders(RuleBasedStateMachine):
         for name in WORKERS:
             for _ in range(2):
                 if self.said[name] != self.incarnation(name):
-                    self.tell(holder, name)
+                    self.append(holder, name)
             for devices in [(), *((device,) for device in range(self.devices[name]))]:
                 for number in range(QUEUE_DEPTH + 1):
                     self.assign(holder, "one", f"etl-1/etl/train/{name}-{devices}-{number}", name, devices)

@@ -157,7 +157,7 @@ def write_cluster_event(kind: int, after: int | None, term: int | None) -> Named
         answer = bench.store.write_cluster_log(request)
         return answer.is_written, [event.type for event in answer.events]
 
-    return Named(f"tell {event.type} after {after} as {term}", call)
+    return Named(f"write {event.type} after {after} as {term}", call)
 
 
 def command_for(number: int) -> Named:

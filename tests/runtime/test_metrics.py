@@ -188,7 +188,7 @@ def story_and_metrics() -> tuple[Story, ControllerMetrics]:
     story.fit(models=1, epochs=1)
     story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
     story.epoch(1)
-    story.tell(epoch_report(story.state, story.run, 1))
+    story.append(epoch_report(story.state, story.run, 1))
     for event in story.log[count:]:
         metrics.happened(event)
     return story, metrics
@@ -202,7 +202,7 @@ def test_the_gap_metric_is_the_largest_gap_of_open_fits() -> None:
         story.fit(models=1, epochs=1)
         story.epoch(1)
         report = epoch_report(story.state, story.run, 1)
-        story.tell(report.model_copy(update={"makespan_s": makespan_s, "lower_bound_s": 10.0}))
+        story.append(report.model_copy(update={"makespan_s": makespan_s, "lower_bound_s": 10.0}))
         core = Core(ExperimentRecord(name=f"e{number}", locators=Locators(train=Locator(metadata="t.csv"))))
         core.state = story.state
         stories.append(story)
@@ -212,7 +212,7 @@ def test_the_gap_metric_is_the_largest_gap_of_open_fits() -> None:
         metrics.update((), max(Overview.of(core).gap for core in cores), ClusterSnapshot())
         observed.append(value(metrics, name))
         if ending is not None:
-            ending.tell(RunFinished(run="fit-1", outcome="finished"))
+            ending.append(RunFinished(run="fit-1", outcome="finished"))
             metrics.happened(ending.log[-1])
     assert observed == pytest.approx([0.5, 0.2, 0.0])
 

@@ -179,12 +179,12 @@ class Run:
 
     # --- Actions of the run ---
 
-    def tell(self, report: Report) -> None:
+    def report(self, report: Report) -> None:
         """Report to the search and execute its actions until no report remains."""
         self._reports.append(report)
-        self.tell_all()
+        self.report_all()
 
-    def tell_all(self) -> None:
+    def report_all(self) -> None:
         while self._reports:
             self.reports.append(first := self._reports.popleft())
             self._do(self.search.on_report(first))
@@ -229,7 +229,7 @@ class Run:
         number = self._pending.popleft()
         rng = random.Random(f"suggest/{number}")
         values: Hyperparameters = {"lr": rng.random(), "width": number, "drop": 0.5}
-        self.tell(Suggested(number=number, hyperparams=values, time=self._time))
+        self.report(Suggested(number=number, hyperparams=values, time=self._time))
 
     def train(self, name: str) -> None:
         model = self.models[name]
@@ -244,7 +244,7 @@ class Run:
         self._reports.append(Measured(model=name, epoch=model.trained, **news))
         if model.trained == model.resource:
             self._reports.append(Reached(model=name, epochs=model.trained, **news))
-        self.tell_all()
+        self.report_all()
 
     def step(self) -> bool:
         """Do one random action that needs no user. Return False if no action is possible."""
@@ -261,7 +261,7 @@ class Run:
             self.suggest()
         elif chosen == "decide":
             self._carry_out(self._decisions.popleft())
-            self.tell_all()
+            self.report_all()
         else:
             self.train(chosen)
         return True
@@ -274,35 +274,35 @@ class Run:
         match self.rng.randrange(9):
             case 0 if name and model and model.is_active:
                 model.is_failed = True
-                self.tell(Failed(model=name, time=self._time))
+                self.report(Failed(model=name, time=self._time))
             case 1 if name and model and model.is_active:
                 model.is_stopped = True
-                self.tell(Stopped(model=name, by="ann"))
+                self.report(Stopped(model=name, by="ann"))
             case 2 if name and model and (model.is_stopped or model.is_failed):
                 model.is_stopped = model.is_failed = False
                 model.is_kept = True
-                self.tell(Resumed(model=name, by="ann", epochs=model.resource))
+                self.report(Resumed(model=name, by="ann", epochs=model.resource))
             case 3 if name and model and not model.is_failed:
                 model.resource = max(model.trained, self.rng.randint(1, 2 * self.search.facts.epochs))
                 model.is_kept, model.is_stopped = True, False
                 self._reports.append(Extended(model=name, epochs=model.resource, by="ann"))
-                self.tell_all()
+                self.report_all()
             case 4:
-                self.tell(Crew(workers=self.rng.randint(0, 5)))
+                self.report(Crew(workers=self.rng.randint(0, 5)))
             case 5:
                 self.add(
                     {"lr": 0.1, "width": 1000 + len(self.models), "drop": 0.1}, self.rng.randint(1, 9), "ann"
                 )
-                self.tell_all()
+                self.report_all()
             case 6 if name and model and model.trained:
                 resource = model.trained + self.rng.randint(1, 9)
                 self.add({**model.hyperparams, "lr": 0.2}, resource, "ann", parent=name)
-                self.tell_all()
+                self.report_all()
             case 7 if name and model and model.is_active:
                 model.hyperparams = {**model.hyperparams, "lr": self.rng.random(), "width": "wide"}
-                self.tell(Changed(model=name, hyperparams=model.hyperparams))
+                self.report(Changed(model=name, hyperparams=model.hyperparams))
             case 8 if self.rng.random() < 0.02:
-                self.tell(Closed(by="ann"))
+                self.report(Closed(by="ann"))
 
     def to_the_end(self, *, disturbances: int = 0, most: int = 200_000) -> Run:
         """Run until the search has ended."""

@@ -77,7 +77,7 @@ def test_a_failed_model_ranks_worst_in_its_rung(seed: int, failing: set[int]) ->
         run.suggest()
     for number in failing:
         run.models[f"m{number:03}"].is_failed = True
-        run.tell(Failed(model=f"m{number:03}"))
+        run.report(Failed(model=f"m{number:03}"))
     run.to_the_end()
     left = [number for number in range(9) if number not in failing]
     ranked = sorted(left, key=lambda n: (-score(run.models[f"m{n:03}"].hyperparams, 1), n))
@@ -110,7 +110,7 @@ def test_a_model_stopped_at_its_rung_gives_its_rank_to_the_next() -> None:
     run = Run(search_of(request, epochs=9, workers=8), value=by_width)
     at_the_first_rung(run, 9)
     run.models["m007"].is_stopped = True
-    run.tell(Stopped(model="m007", by="ann"))
+    run.report(Stopped(model="m007", by="ann"))
     run.train("m008")
     assert resources(run) == [1, 1, 1, 1, 3, 3, 3, 1, 1]
     assert run.requested_stops == {"m008"} | {f"m00{number}" for number in range(4)}
@@ -131,7 +131,7 @@ def test_a_model_that_a_user_extended_is_not_stopped_at_a_rung() -> None:
     """It gives up its rank in the rung and trains for the epochs that the user set."""
     run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
-    run.tell_all()
+    run.report_all()
     at_the_first_rung(run, 10)
     run.train("m009")
     assert [name in run.requested_stops for name in run.models] == [False] + [True] * 6 + [False] * 3
@@ -150,7 +150,7 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
     """It is one of ten models, and a good score promotes it."""
     run = Run(search_of(search_request(Hyperband(brackets=1)), epochs=9))
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 1, "ann")
-    run.tell_all()
+    run.report_all()
     run.value = lambda hyperparams, epoch: 2.0 if hyperparams["width"] == -1 else score(hyperparams, epoch)
     run.to_the_end()
     assert run.models["m000"].trained == 9
@@ -202,7 +202,7 @@ def test_a_model_that_fails_before_a_rung_of_asha_ranks_worst() -> None:
         run.suggest()
     for name in ("m000", "m001"):
         run.models[name].is_failed = True
-        run.tell(Failed(model=name))
+        run.report(Failed(model=name))
     run.train("m003")
     run.train("m002")
     assert resources(run) == [1, 1, 2, 2]
@@ -215,7 +215,7 @@ def test_a_warm_clone_joins_no_rung() -> None:
     run.suggest()
     run.train("m000")
     clone = run.add({"lr": 0.0, "width": 99, "drop": 0.0}, 2, "ann", parent="m000")
-    run.tell_all()
+    run.report_all()
     run.train(clone)
     run.train("m001")
     run.train("m001")
@@ -270,7 +270,7 @@ def test_two_models_for_each_worker_are_active(seed: int) -> None:
     """The number of active models follows the number of workers until all samples are used."""
     run = Run(search_of(search_request(ASHA(), samples=100), epochs=9, workers=3), seed)
     for workers in (3, 5, 1, 4):
-        run.tell(Crew(workers=workers))
+        run.report(Crew(workers=workers))
         before = len(run.models)
         while len(run.models) < before + 20:
             run.step()

@@ -61,7 +61,7 @@ def test_a_failed_model_is_replaced() -> None:
         run.suggest()
     for name in ("m000", "m003", "m005"):
         run.models[name].is_failed = True
-        run.tell(Failed(model=name))
+        run.report(Failed(model=name))
     run.to_the_end()
     (actions,) = generations(run)
     assert [type(action) for action in actions].count(Add) == 3
@@ -75,7 +75,7 @@ def test_a_model_that_a_user_extended_is_not_cloned() -> None:
     run.suggest()
     best, other = sorted(run.models, key=lambda name: -score(run.models[name].hyperparams, 1))
     run.models[best].resource, run.models[best].is_kept = 9, True
-    run.tell(Extended(model=best, epochs=9, by="ann"))
+    run.report(Extended(model=best, epochs=9, by="ann"))
     run.train(best)
     run.train(best)
     run.train(other)

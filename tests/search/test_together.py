@@ -54,7 +54,7 @@ class Sampled(Run):
         for number, hyperparams in zip(numbers, found, strict=True):
             self._pending.popleft()
             self._reports.append(Suggested(number=number, hyperparams=hyperparams))
-        self.tell_all()
+        self.report_all()
 
 
 @pytest.mark.parametrize(("search", "space"), PAIRS)

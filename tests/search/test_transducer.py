@@ -92,14 +92,14 @@ def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
     run = Run(search_of(request, epochs=epochs))
     for _ in range(count):
         run.add(VALUES, epochs, "ann")
-    run.tell_all()
+    run.report_all()
     return run
 
 
 def test_a_rule_does_not_stop_a_model_that_a_user_extended() -> None:
     """It stops the other model with the same metric."""
     run = listed(search_request(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
-    run.tell(Extended(model="m000", epochs=20, by="ann"))
+    run.report(Extended(model="m000", epochs=20, by="ann"))
     assert run.search.on_report(measured("m000", 1, 0.5, loss=3.0)) == []
     assert run.search.on_report(measured("m001", 1, 0.5, loss=3.0)) == [
         Stop(model="m001", why="loss is 3, above 2")
@@ -201,7 +201,7 @@ def test_a_closed_search_starts_no_model_and_finishes_running_ones() -> None:
     run = Run(search_of(search_request(Random(active=2), samples=50), epochs=3))
     run.suggest()
     run.suggest()
-    run.tell(Closed(by="ann"))
+    run.report(Closed(by="ann"))
     run.to_the_end()
     assert [model.trained for model in run.models.values()] == [3, 3]
     assert run.why == "ended by ann"
@@ -212,7 +212,7 @@ def test_a_search_stops_running_models_at_its_time_limit() -> None:
     run = Run(search_of(search_request(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
         run.suggest()
-    run.tell(Extended(model="m001", epochs=3, by="ann"))
+    run.report(Extended(model="m001", epochs=3, by="ann"))
     assert run.search.on_report(measured("m000", 1, 0.5, time=5399.0)) == []
     actions = run.search.on_report(measured("m000", 2, 0.5, time=5400.0))
     why = "its 1.5 h are over"
@@ -247,7 +247,7 @@ def test_too_many_models_without_results_end_a_search(procedure: ProcedureChoice
             run.refused = float(is_refused)
             run.suggest()
             if not is_refused:
-                run.tell(Failed(model=max(run.models)))
+                run.report(Failed(model=max(run.models)))
 
     come_to_nothing(most - 1)
     run.refused = 0.0
@@ -284,7 +284,7 @@ def test_stopped_models_of_a_rung_do_not_count_as_running(procedure: ProcedureCh
     assert run.requested_stops
     assert not any(isinstance(report, Stopped) for report in run.reports)
     assert not any(past.is_running for past in run.search.history())
-    run.tell(Extended(model=min(run.requested_stops), epochs=8, by="ann"))
+    run.report(Extended(model=min(run.requested_stops), epochs=8, by="ann"))
     assert sum(past.is_running for past in run.search.history()) == 1
 
 
@@ -295,7 +295,7 @@ def test_a_model_without_a_value_at_its_rung_does_not_block_others(procedure: Pr
     while not run.models:
         run.suggest()
     run.models["m000"].trained = 1
-    run.tell(Reached(model="m000", epochs=1, value=math.nan, metrics={}, time=0.0))
+    run.report(Reached(model="m000", epochs=1, value=math.nan, metrics={}, time=0.0))
     run.to_the_end()
     assert run.why
     assert run.models["m000"].trained == 1

@@ -32,6 +32,6 @@ def compacted_history(seed: int) -> History:
     while history.run.is_open and len(history.log) < 900:
         history.step()
         if epochs_of_all(history.run) > len(history.run.scheduling.epochs) and history.run.is_open:
-            history.tell(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
+            history.append(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
     assert any(model.compacted_epochs > 5 for model in history.run.models.values())
     return history

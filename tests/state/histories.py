@@ -101,7 +101,7 @@ class History(Story):
                 gang = (self.state.workers[name] for name, _ in task.attempts[-1].places)
                 if not all(worker.is_next(str(task.key)) for worker in gang):
                     return False
-                self.tell(TaskStarted(task=str(task.key), attempt=task.attempt, worker=task.worker or ""))
+                self.append(TaskStarted(task=str(task.key), attempt=task.attempt, worker=task.worker or ""))
             else:
                 self.commit(task.key, worker, self._result(task.key))
             return True
@@ -191,7 +191,7 @@ class History(Story):
             TaskFailed.model_validate({**named, "failure": failure}),
             TaskRevoked.model_validate({**named, "reason": "gone", "loss": loss}),
         ]
-        self.tell(self.random.choice(events))
+        self.append(self.random.choice(events))
         return True
 
     def _wish(self) -> bool:
@@ -202,7 +202,7 @@ class History(Story):
             ModelResumed(run="fit-1", model=model),
             ModelRetried(run="fit-1", model=model),
         ]
-        self.tell(self.random.choice(commands))
+        self.append(self.random.choice(commands))
         return True
 
     def _steer(self) -> bool:
@@ -213,11 +213,11 @@ class History(Story):
             and (self.run.is_complete() or self.run.state is RunState.STOPPING)
         ):
             is_stopped = self.run.state is RunState.STOPPING
-            self.tell(RunFinished(run="fit-1", outcome="stopped" if is_stopped else "finished"))
+            self.append(RunFinished(run="fit-1", outcome="stopped" if is_stopped else "finished"))
         elif self.run.is_open and self.random.random() < 0.3:
-            self.tell(RunStopRequested(run="fit-1"))
+            self.append(RunStopRequested(run="fit-1"))
         else:
-            self.tell(RunResumed(run="fit-1"))
+            self.append(RunResumed(run="fit-1"))
         return True
 
     def _crew(self) -> bool:
@@ -226,12 +226,12 @@ class History(Story):
         worker = self.state.workers[f"worker-{number}"]
         if not worker.is_alive:
             devices = self.random.randint(1, self._devices)
-            self.tell(joined(number, incarnation=str(self.state.seq), devices=devices))
+            self.append(joined(number, incarnation=str(self.state.seq), devices=devices))
             return True
-        self.tell(lost(number, incarnation=worker.incarnation))
+        self.append(lost(number, incarnation=worker.incarnation))
         for key in list(worker.open_tasks):
             task = self.run.tasks.by_key[key]
-            self.tell(
+            self.append(
                 TaskRevoked(
                     task=key,
                     attempt=task.attempt,

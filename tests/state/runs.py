@@ -21,7 +21,7 @@ class TimedStory(Story):
         """Apply events at `zero` + `seconds`."""
         for event in events:
             self.time = self.zero + seconds - 1.0
-            self.tell(event)
+            self.append(event)
 
     def begins(self, key: TaskKey, worker: int, seconds: float) -> None:
         """Assign and start an attempt."""
@@ -46,7 +46,7 @@ class TimedStory(Story):
 
     def report(self, epoch: int) -> None:
         """Append the controller's epoch report."""
-        self.tell(epoch_report(self.state, self.run, epoch))
+        self.append(epoch_report(self.state, self.run, epoch))
 
 
 def dispatched(

@@ -69,9 +69,9 @@ class Story:
         self.log: list[Event] = []
         self.time = 100.0
         for number in range(workers):
-            self.tell(joined(number, devices=devices))
+            self.append(joined(number, devices=devices))
 
-    def tell(self, *events: Event) -> None:
+    def append(self, *events: Event) -> None:
         """Apply events, numbered and one second apart. A refused event does not enter the log."""
         for event in events:
             self.time += 1.0
@@ -89,7 +89,7 @@ class Story:
         run: str = "etl-1",
     ) -> None:
         plan = etl_plan(workers, splits or {"train": 10, "valid": 4})
-        self.tell(
+        self.append(
             RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA)),
             RunStarted(run=run, plan=plan),
         )
@@ -100,7 +100,7 @@ class Story:
                     part.partition,
                     TaskResult(rows=part.rows),
                 )
-        self.tell(RunFinished(run=run, outcome="finished"))
+        self.append(RunFinished(run=run, outcome="finished"))
 
     # --- fits ------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Story:
     ) -> Run:
         """Start the fit run ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
-        self.tell(
+        self.append(
             RunRequested(
                 run="fit-1",
                 request=FitRequest(
@@ -208,7 +208,7 @@ class Story:
             other_members=others,
             terms=self.model(key.model or "").version_for(str(key)) if is_sub_epoch else 0,
         )
-        self.tell(event)
+        self.append(event)
         return attempt
 
     def start(
@@ -220,7 +220,7 @@ class Story:
     ) -> int:
         """Assign and start a task; return the attempt."""
         attempt = self.assign(key, worker, devices, parallel_plan)
-        self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
+        self.append(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
         return attempt
 
     def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
@@ -235,7 +235,7 @@ class Story:
             metrics={"loss": 1.0},
             checkpoint=CheckpointRef(name=f"{key}-a{attempt}", checksum="-", size=1),
         )
-        self.tell(
+        self.append(
             TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=committed_result)
         )
 
@@ -255,7 +255,7 @@ class Story:
     ) -> None:
         """Fail an attempt."""
         failure = Failure(kind=kind, message=message, traceback="Traceback", needs_bytes=needs)
-        self.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
+        self.append(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
 
 
 def sub_epoch(epoch: int, partition: int, model: str = "m00") -> TaskKey:

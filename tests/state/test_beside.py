@@ -54,7 +54,7 @@ def waits(story: Story, run: str) -> str:
 def test_a_finished_model_is_tested_while_others_train() -> None:
     """Other models must wait until the run finishes, and the waiting reason says so."""
     story = half_trained()
-    story.tell(evaluation(1, "m00"), evaluation(2, "m00", "m01"), evaluation(3))
+    story.append(evaluation(1, "m00"), evaluation(2, "m00", "m01"), evaluation(3))
     assert going(story) == ["fit-1", "test-1"]
     assert waits(story, "test-1") == ""
     assert waits(story, "test-2") == "fit-1 is running, and its model m01 is not finished"
@@ -67,10 +67,10 @@ def test_models_of_an_ended_run_are_tested_beside_any_other_run() -> None:
     """The other run may be ETL, a fit or another test. Each finishes independently."""
     story = half_trained()
     fit = RunRequested(run="fit-2", request=story.run.request)
-    story.tell(RunFinished(run="fit-1", outcome="stopped"), fit, evaluation(1, "m01"), evaluation(2))
+    story.append(RunFinished(run="fit-1", outcome="stopped"), fit, evaluation(1, "m01"), evaluation(2))
     assert going(story) == ["fit-2", "test-1", "test-2"]
     assert story.state.active_run() is story.state.runs["fit-2"]
-    story.tell(RunFinished(run="fit-2", outcome="stopped"), RunRequested(run="etl-1", request=ETL))
+    story.append(RunFinished(run="fit-2", outcome="stopped"), RunRequested(run="etl-1", request=ETL))
     assert going(story) == ["test-1", "test-2", "etl-1"]
     assert story.state.active_run() is story.state.runs["etl-1"]
 
@@ -83,14 +83,14 @@ def test_a_run_reopens_only_if_no_open_run_reads_its_unfinished_models(command: 
     """A tested model must not change until the test has finished."""
     story = half_trained()
     command = command.model_copy(update={"can_reopen": True})
-    story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), evaluation(2, "m01"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), evaluation(2, "m01"))
     found = obstacle(story.state.runs, story.run)
     assert found is not None
     assert found.reason == "test-2 is queued and reads fit-1, whose model m01 is not finished"
-    story.tell(command)
+    story.append(command)
     assert not story.run.is_open
     assert story.state.commands[-1].is_late
-    story.tell(RunFinished(run="test-2", outcome="finished"), command)
+    story.append(RunFinished(run="test-2", outcome="finished"), command)
     assert going(story) == ["fit-1", "test-1"]
 
 
@@ -131,13 +131,13 @@ def _happen(story: Story, random: Random, number: int) -> None:
     action = random.choice(["ask", "ask", "end", "train", "plan"])
     open_ones = [run for run in going(story) if not runs[run].tasks.open]
     if action == "ask":
-        story.tell(random.choice(commands))
+        story.append(random.choice(commands))
     elif action == "end" and open_ones:
         outcome = random.choice(["finished", "stopped", "failed"])
-        story.tell(RunFinished.model_validate({"run": random.choice(open_ones), "outcome": outcome}))
+        story.append(RunFinished.model_validate({"run": random.choice(open_ones), "outcome": outcome}))
     elif action == "train" and "fit-1" in going(story) and story.model(model).state is ModelState.ACTIVE:
         story.train(1, 0, model=model)
     elif action == "plan":
         queued = [run for run in open_ones if runs[run].is_evaluation and runs[run].plan is None]
         named = [run for run in queued if getattr(runs[run].request, "models", ()) == (model,)]
-        story.tell(*(RunStarted(run=run, plan=plan) for run in named))
+        story.append(*(RunStarted(run=run, plan=plan) for run in named))

@@ -24,14 +24,14 @@ def two_fits(
     if dataset != "d1":
         story.etl(run="etl-2", dataset=dataset)
     values = {"code": CODE, "models": ({"batch_size": 32},), "epochs": 1, "metric": metric, "mode": mode}
-    story.tell(RunRequested(run="fit-2", request=FitRequest.model_validate(values)))
+    story.append(RunRequested(run="fit-2", request=FitRequest.model_validate(values)))
     plan = FitPlan(
         dataset=dataset,
         models={"m00": {"batch_size": 32}},
         partitions={0: 898, 1: 898},
         valid_partitions=valid,
     )
-    story.tell(RunStarted(run="fit-2", plan=plan))
+    story.append(RunStarted(run="fit-2", plan=plan))
     story.train("m00", 1, run="fit-2")
     return story
 
@@ -66,11 +66,11 @@ def test_a_fit_with_a_stopped_model_is_ended_not_finished() -> None:
     story.etl()
     story.fit(models=3, epochs=1)
     story.train("m00", 1)
-    story.tell(ModelStopRequested(run="fit-1", model="m01"))
+    story.append(ModelStopRequested(run="fit-1", model="m01"))
     run = story.state.runs["fit-1"]
     assert (state_words.run(run), state_words.shortfall(run)) == ("running", "")
     story.train("m02", 1)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     assert run.state is RunState.FINISHED
     assert state_words.run(run) == state_words.experiment(story.state) == "ended"
     assert state_words.shortfall(run) == "of 3 models, 1 stopped"

@@ -44,7 +44,7 @@ def test_time_without_workers_does_not_count(is_noticed_at_once: bool) -> None:
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
     assert story.run.clock.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
     story.runs(sub_epoch(1, 1), 1, 74.0, 76.0)
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     found = now(story, 200.0)
     assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
     # Both workers during the last 2 s, with worker 1 busy.

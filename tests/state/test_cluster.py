@@ -141,7 +141,7 @@ def test_a_silent_worker_that_returns_keeps_its_task() -> None:
     story = Story()
     story.fit()
     story.start(sub_epoch(1, 0), 0)
-    story.tell(lost(0), joined(0))
+    story.append(lost(0), joined(0))
     assert story.state.workers["worker-0"].stale_tasks == set()
     story.commit(sub_epoch(1, 0), 0)
     assert len(story.model().sub_epochs) == 1
@@ -153,7 +153,7 @@ def test_cluster_events_do_not_change_ended_runs() -> None:
     story.etl()
     before = {name: comparable(worker) for name, worker in story.state.workers.items()}
     seq = story.state.seq
-    story.tell(lost(0), joined(0, incarnation="b", partitions=(0, 7)), join("worker-9"))
+    story.append(lost(0), joined(0, incarnation="b", partitions=(0, 7)), join("worker-9"))
     assert {name: comparable(worker) for name, worker in story.state.workers.items()} == before
     assert story.state.seq == seq + 3
     story.fit()
@@ -175,7 +175,7 @@ def test_a_new_run_sees_the_current_workers(
             whole.apply(event)
         except IllegalEventError:
             continue
-        story.tell(change)
+        story.append(change)
     assert story.state.workers == run_workers
     story.fit()
     here = {name: comparable(worker) for name, worker in whole.workers.items() if not worker.is_removed}
@@ -188,7 +188,7 @@ def test_an_experiment_without_open_runs_does_not_grow_with_the_cluster() -> Non
     story = Story()
     story.etl()
     for number in range(1000):
-        story.tell(join(f"spot-{number}"), lose(f"spot-{number}"), remove(f"spot-{number}"))
+        story.append(join(f"spot-{number}"), lose(f"spot-{number}"), remove(f"spot-{number}"))
     assert len(pickle.dumps(story.state)) < 100_000
     story.fit()
     assert all(name.startswith("worker-") for name in story.state.workers)

@@ -66,7 +66,7 @@ def test_compaction_changes_no_model_task_or_schedule(
     for number in range(320):
         known = len(history.log)
         history.step()
-        tell_of_epochs(history, reports)
+        report_epochs(history, reports)
         # After a failure for a compacted sub-epoch, the folds differ.
         is_same = is_same and not any(
             "only the log has" in (m.failures.final.message if m.failures.final else "")
@@ -85,15 +85,15 @@ def test_compaction_changes_no_model_task_or_schedule(
         assert_same(unpacked(packed(history.state), ExperimentState).runs["fit-1"], whole.runs["fit-1"])
 
 
-def tell_of_epochs(history: History, reports: int) -> None:
+def report_epochs(history: History, reports: int) -> None:
     """Report epochs as the controller does; after `reports` epochs, add a model."""
     run = history.run
     if run.is_open and run.has_known_models and len(run.scheduling.epochs) == reports:
         new = NewModel(hyperparams={"lr": 0.5, "batch_size": 1}, epochs=EPOCHS)
-        history.tell(ModelsAdded(run="fit-1", models=(new,)))
+        history.append(ModelsAdded(run="fit-1", models=(new,)))
     reached = epochs_of_all(run)
     if run.is_open and run.has_known_models and reached > len(run.scheduling.epochs):
-        history.tell(epoch_report(history.state, run, len(run.scheduling.epochs) + 1))
+        history.append(epoch_report(history.state, run, len(run.scheduling.epochs) + 1))
 
 
 def assert_kept_beside(beside: Run, whole: Run) -> None:
@@ -157,7 +157,7 @@ def test_access_to_a_compacted_sub_epoch_raises_compacted_error() -> None:
     while not any(model.sub_epochs.compacted > 2 for model in history.run.models.values()):
         history.step()
         if history.run.is_open and len(history.run.scheduling.epochs) < (e := epochs_of_all(history.run)):
-            history.tell(epoch_report(history.state, history.run, e))
+            history.append(epoch_report(history.state, history.run, e))
     model = next(m for m in history.run.models.values() if m.sub_epochs.compacted > 2)
     last = model.sub_epochs_until(1) - 1
     assert model.sub_epochs[last].epoch == 1

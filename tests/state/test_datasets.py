@@ -26,16 +26,16 @@ def test_a_repeated_etl_run_rebuilds_only_partitions_without_replica() -> None:
     story = Story()
     story.etl()
     again = story.state.runs["etl-1"]
-    story.tell(
+    story.append(
         RunRequested(run="etl-2", request=again.request),
         RunStarted(run="etl-2", plan=again.plan) if again.plan else RunResumed(run="etl-2"),
     )
     assert story.state.runs["etl-2"].is_complete()
-    story.tell(
+    story.append(
         RunFinished(run="etl-2", outcome="finished"), lost(1), joined(1, incarnation="b", partitions=())
     )
     assert again.plan is not None
-    story.tell(RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan))
+    story.append(RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan))
     assert list(story.state.runs["etl-3"].tasks.by_key) == ["etl-3/etl/train/p1"]
 
 
@@ -50,7 +50,7 @@ def test_a_test_run_has_one_task_per_model() -> None:
         partitions={0: 5, 1: 6},
         is_whole=True,
     )
-    story.tell(
+    story.append(
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
         RunStarted(run="test-1", plan=plan),
     )

@@ -38,7 +38,7 @@ def test_an_epoch_is_complete_after_any_sets_cover_all_partitions() -> None:
     """The batches of all members count for the model's training position."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
-    story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
+    story.append(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 2), 0)
     model = story.model()
     assert (model.progress.trained, model.remaining, model.completed_epochs) == (2, (1, 3), 0)
@@ -60,7 +60,7 @@ def test_a_gang_sub_epoch_counts_as_work_of_each_member() -> None:
     """Device-seconds count for each member; the model has one span."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
-    story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
+    story.append(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 2), 0)
     assert story.run.device_time.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
     assert story.model().effort.trained_s == 1.0
@@ -74,7 +74,7 @@ def test_a_gang_sub_epoch_counts_as_work_of_each_member() -> None:
 def test_each_member_of_a_gang_holds_its_own_partition() -> None:
     """Its members follow the key's order, and no worker has two partitions."""
     story = four()
-    story.tell(joined(1, partitions=(1, 2)))
+    story.append(joined(1, partitions=(1, 2)))
     refused(story, assigned(gang(0, 2)), "reads other partitions")
     refused(story, assigned(gang(0, 2), member(3)), "reads other partitions")
     refused(story, assigned(sub_epoch(1, 0), member(2)), "reads other partitions")
@@ -93,7 +93,7 @@ def test_a_gang_occupies_all_its_workers() -> None:
     refused(story, started, "worker-2 started .* is open there")
     refused(story, assigned(sub_epoch(1, 3), worker=3), "isolation")
     story.commit(sub_epoch(1, 2, "m01"), 2)
-    story.tell(started)
+    story.append(started)
     assert [worker.open_tasks for worker in story.state.workers.values()] == [
         {str(gang(0, 2)): (0,)},
         {},
@@ -106,12 +106,12 @@ def test_a_gang_loses_its_attempt_as_a_whole() -> None:
     """Then the model may train with another set."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
-    story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
+    story.append(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     lost = TaskRevoked(
         task=str(gang(0, 2)), attempt=1, worker="worker-0", reason="worker-2 is lost", loss=FailureKind.CRASH
     )
     refused(story, lost.model_copy(update={"worker": "worker-2"}), "but worker-0 has it")
-    story.tell(lost)
+    story.append(lost)
     assert not any(worker.open_tasks for worker in story.state.workers.values())
     assert story.run.tasks.by_key[str(gang(0, 2))].state is TaskState.PENDING
     story.assign(gang(0, 1, 3), 0, others=(member(1), member(3)))
@@ -121,7 +121,7 @@ def test_a_lost_checkpoint_reopens_the_whole_set() -> None:
     """The sub-epoch is due again, under the same key."""
     story = four()
     story.assign(gang(0, 1, 2, 3), 0, others=(member(1), member(2), member(3)))
-    story.tell(TaskStarted(task=str(gang(0, 1, 2, 3)), attempt=1, worker="worker-0"))
+    story.append(TaskStarted(task=str(gang(0, 1, 2, 3)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 1, 2, 3), 0)
     assert story.model().completed_epochs == 1
     story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)

@@ -25,11 +25,11 @@ def test_worker_hours_include_workers_that_joined_before_the_run() -> None:
     story = begun()
     run = story.state.runs["fit-1"]
     assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(2.0)
-    story.tell(lost(1))
+    story.append(lost(1))
     absent_s = story.state.worker_changes[-1].time - run.clock.started
     expected = (3600 + absent_s) / 3600
     assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(expected)
-    story.tell(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
+    story.append(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
     since, until = run.clock.pauses[-1]
     expected -= (until - since) / 3600
     assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(expected)
@@ -48,7 +48,7 @@ def test_a_resumed_run_ignores_its_spent_budget() -> None:
 def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
     """The expected finish, the effect of more workers, and the requirements of the goal."""
     story = begun(Goal(finish_by=50_000.0))
-    story.tell(
+    story.append(
         ForecastMade(
             run="fit-1",
             workers=2,
@@ -75,7 +75,7 @@ def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
 def test_a_late_run_reports_its_delay(late_s: float, said: list[str]) -> None:
     """No forecast is necessary; a run that met its deadline gets no message."""
     story = begun(Goal(finish_by=1.0))
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     run = story.state.runs["fit-1"]
     object.__setattr__(run.request, "goal", Goal(finish_by=run.clock.ended - late_s))
     lines = forecast_lines(run, run.clock.ended)

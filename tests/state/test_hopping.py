@@ -16,7 +16,7 @@ from tests.state.stories import DATASET, Story, joined, lost, sub_epoch
 def refused(story: Story, event: Event, match: str) -> None:
     before = copy.deepcopy(story.state)
     with pytest.raises(IllegalEventError, match=match):
-        story.tell(event)
+        story.append(event)
     assert story.state == before
 
 
@@ -79,7 +79,7 @@ def test_each_device_has_one_running_and_one_queued_task() -> None:
     story.commit(sub_epoch(1, 0, "m00"), 0)
     refused(story, started, "is open there")
     story.commit(sub_epoch(1, 0, "m01"), 0)
-    story.tell(started)
+    story.append(started)
     assert [completed.devices for name in ("m00", "m01") for completed in story.model(name).sub_epochs] == [
         (0,),
         (1,),
@@ -91,11 +91,11 @@ def test_a_lost_worker_gets_no_tasks_and_rejoins_without_any() -> None:
     story = Story()
     story.fit()
     story.start(sub_epoch(1, 0), 0)
-    story.tell(lost(0))
+    story.append(lost(0))
     refused(story, assigned(sub_epoch(1, 0, "m01"), 0), "is lost")
-    story.tell(joined(0, incarnation="b", partitions=()))
+    story.append(joined(0, incarnation="b", partitions=()))
     assert story.state.workers["worker-0"].stale_tasks == {str(sub_epoch(1, 0))}
     refused(story, assigned(sub_epoch(1, 0), 0, attempt=2), "while it is running")
-    story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="lost"))
+    story.append(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="lost"))
     assert story.state.workers["worker-0"].stale_tasks == set()
     assert story.state.holders(DATASET, 0) == []

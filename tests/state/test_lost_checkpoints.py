@@ -68,7 +68,7 @@ def test_a_test_run_fails_if_its_checkpoint_is_damaged() -> None:
     story = Story()
     story.fit(models=1, epochs=1)
     story.epoch(1)
-    story.tell(
+    story.append(
         RunFinished(run="fit-1", outcome="finished"),
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
         RunStarted(

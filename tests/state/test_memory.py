@@ -27,7 +27,7 @@ def story_of(*limits: int) -> Story:
             kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=limit
         )
         attempt = story.run.task(KEY).attempt
-        story.tell(TaskFailed(task=str(KEY), attempt=attempt, worker="worker-0", failure=failure))
+        story.append(TaskFailed(task=str(KEY), attempt=attempt, worker="worker-0", failure=failure))
     return story
 
 
@@ -65,7 +65,7 @@ def test_only_an_attempt_that_ran_alone_proves_a_memory_need() -> None:
 def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     """The run continues, and a user can retry the model alone."""
     story = story_of(8, 8)
-    story.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
+    story.append(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     model = story.run.models["m00"]
     assert (story.run.task(KEY).state, model.state) == (TaskState.FAILED, ModelState.FAILED)
     assert model.failures.final is not None
@@ -74,13 +74,13 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
         "it needs 9",
     )
     assert story.run.models["m01"].state is ModelState.ACTIVE
-    story.tell(ModelRetried(run="fit-1", model="m00"))
+    story.append(ModelRetried(run="fit-1", model="m00"))
     assert (story.run.task(KEY).state, model.state) == (TaskState.PENDING, ModelState.ACTIVE)
     assert story.run.task(KEY).exhausted
     story.start(KEY, 0)
     failure = story_of(8).run.task(KEY).failure
     assert failure is not None
-    story.tell(TaskFailed(task=str(KEY), attempt=3, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task=str(KEY), attempt=3, worker="worker-0", failure=failure))
     assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
 
 
@@ -90,11 +90,11 @@ def test_giving_up_an_outdated_attempt_has_no_effect() -> None:
     story = story_of(8, 8)
     story.start(KEY, 0)
     for attempt in (2, 3):
-        story.tell(TaskGivenUp(task=str(KEY), attempt=attempt, reason="it needs 9"))
-    story.tell(TaskGivenUp(task=str(sub_epoch(1, 1)), attempt=1, reason="it needs 9"))
+        story.append(TaskGivenUp(task=str(KEY), attempt=attempt, reason="it needs 9"))
+    story.append(TaskGivenUp(task=str(sub_epoch(1, 1)), attempt=1, reason="it needs 9"))
     assert story.run.task(KEY).state is TaskState.RUNNING
     assert story.run.models["m00"].state is ModelState.ACTIVE
     stopped = story_of(8, 8)
-    stopped.tell(ModelStopRequested(run="fit-1", model="m00"))
-    stopped.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
+    stopped.append(ModelStopRequested(run="fit-1", model="m00"))
+    stopped.append(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     assert stopped.run.models["m00"].state is ModelState.STOPPED

@@ -47,7 +47,7 @@ def attempt(story: Story, parallel_plan: ParallelPlan, failure: Failure | None =
     if failure is None:
         story.commit(key, 0)
         return
-    story.tell(TaskFailed(task=str(key), attempt=number, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task=str(key), attempt=number, worker="worker-0", failure=failure))
 
 
 def labels(story: Story) -> list[str]:
@@ -87,7 +87,7 @@ def test_workers_killed_for_memory_rule_out_the_parallel_plan() -> None:
             reason="OOMKilled",
             loss=FailureKind.OUT_OF_MEMORY,
         )
-        run_story.tell(loss)
+        run_story.append(loss)
     assert labels(run_story) == ["checkpointing"]
     assert run_story.model().failures.ruled_out["single"].place == "host"
     assert run_story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
@@ -131,11 +131,11 @@ def test_a_retry_restores_the_plans_of_a_model_without_any() -> None:
     run_story = story(SINGLE, CHECKPOINTING)
     attempt(run_story, SINGLE, NOT_APPLICABLE)
     run_story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
-    run_story.tell(ModelRetried(run="fit-1", model="m00"))
+    run_story.append(ModelRetried(run="fit-1", model="m00"))
     assert labels(run_story) == ["checkpointing"]
     attempt(run_story, CHECKPOINTING, NOT_APPLICABLE)
     assert labels(run_story) == []
-    run_story.tell(ModelRetried(run="fit-1", model="m00"))
+    run_story.append(ModelRetried(run="fit-1", model="m00"))
     assert labels(run_story) == ["single", "checkpointing"]
 
 
@@ -146,7 +146,7 @@ def test_an_assignment_has_the_number_of_devices_of_its_parallel_plan() -> None:
         task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", devices=(0,), parallel_plan=DDP
     )
     with pytest.raises(IllegalEventError, match="ddp-2"):
-        run_story.tell(event)
+        run_story.append(event)
 
 
 FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)

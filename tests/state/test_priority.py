@@ -41,7 +41,7 @@ def test_runs_and_models_have_separate_priorities() -> None:
         PriorityChanged(run="fit-1", model="m01", priority=HIGH),
         PriorityChanged(run="fit-1", model="m01", priority=HIGH),
     ):
-        story.tell(event)
+        story.append(event)
     assert (story.run.priority, story.model("m01").priority, story.model("m00").priority) == (
         LOW,
         HIGH,

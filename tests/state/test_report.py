@@ -84,7 +84,7 @@ def test_a_worker_is_idle_only_while_it_is_registered() -> None:
     story.at(3.0, lost(1))
     story.at(6.0, joined(2, partitions=(0,)))
     story.ends(sub_epoch(1, 0), 0, 10.0)
-    story.tell(lost(2), joined(2, partitions=(0,)))
+    story.append(lost(2), joined(2, partitions=(0,)))
     assert epoch_report(story.state, story.run, 1).idle_s == {"worker-0": 0.0}
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
@@ -148,12 +148,12 @@ def test_schedule_lines_state_makespan_bound_idle_time_and_plan() -> None:
         lower_bound_s=12.0,
         seconds=0.5,
     )
-    story.tell(plan)
+    story.append(plan)
     assert schedule_lines(story.state, story.run, story.zero + 10.0) == [
         "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 device-seconds; epoch 2 of 2",
         "follows a plan of planner/cyclic: 12.1 s instead of 13.4 s",
     ]
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"))
     assert schedule_lines(story.state, story.run, story.zero + 10.0)[1].startswith("followed a plan of")
 
 
@@ -208,7 +208,7 @@ def test_devices_used_by_other_runs_are_not_idle_time() -> None:
     before = schedule_now(story.state, story.run, story.zero + 8.0)
     assert before is not None
     assert (before.lower_bound_s, before.idle_s, before.taken_s) == (8.0, 5.0, 0.0)
-    story.tell(taken((0, 6.0, 8.0), (1, 1.0, 3.5), zero=story.zero, until=8.0))
+    story.append(taken((0, 6.0, 8.0), (1, 1.0, 3.5), zero=story.zero, until=8.0))
     found = schedule_now(story.state, story.run, story.zero + 8.0)
     assert found is not None
     assert (found.idle_s, found.taken_s) == (0.5, 4.5)
@@ -229,7 +229,7 @@ def test_the_bound_excludes_devices_used_by_other_runs() -> None:
     bare = schedule_now(story.state, story.run, now)
     assert bare is not None
     assert bare.gap == pytest.approx(1.5)
-    story.tell(taken((0, 2.0, 8.0), zero=story.zero, until=10.0))
+    story.append(taken((0, 2.0, 8.0), zero=story.zero, until=10.0))
     found = schedule_now(story.state, story.run, now)
     assert found is not None
     assert (found.lower_bound_s, found.gap, found.idle_s) == (10.0, 0.0, 0.0)
@@ -244,7 +244,7 @@ def test_adjacent_spans_of_other_runs_are_merged(notes: list[tuple[float, float]
     for number, (since, end) in enumerate(notes):
         begin = 60.0 * number
         spans = (0, begin + since, begin + end), (1, begin, begin + 60.0)
-        story.tell(taken(*spans, zero=story.zero, until=begin + 60.0))
+        story.append(taken(*spans, zero=story.zero, until=begin + 60.0))
     assert [len(story.run.device_time.taken[f"worker-{number}"]) for number in range(2)] == [len(notes), 1]
     found = [
         story.run.device_time.taken_s(

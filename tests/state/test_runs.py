@@ -25,13 +25,13 @@ def run_in(state: RunState) -> Story:
     if state is RunState.QUEUED:
         request = story.run.request
         story = Story()
-        story.tell(RunRequested(run="fit-1", request=request))
+        story.append(RunRequested(run="fit-1", request=request))
     elif state is RunState.PAUSED:
-        story.tell(RunPaused(run="fit-1", reason="full", needs_bytes=5))
+        story.append(RunPaused(run="fit-1", reason="full", needs_bytes=5))
     elif state is RunState.STOPPING:
-        story.tell(RunStopRequested(run="fit-1"))
+        story.append(RunStopRequested(run="fit-1"))
     elif state in ENDED_RUN:
-        story.tell(RunFinished.model_validate({"run": "fit-1", "outcome": str(state), "error": "why"}))
+        story.append(RunFinished.model_validate({"run": "fit-1", "outcome": str(state), "error": "why"}))
     assert story.run.state is state
     return story
 
@@ -53,9 +53,9 @@ def test_runs_change_state_only_by_the_table(state: RunState, kind: str) -> None
         targets = frozenset({RunState.STOPPED})
     if targets is None and kind not in ("RunResumed", "RunStopRequested"):
         with pytest.raises(IllegalEventError, match=f"{kind} of fit-1 while it is {state}"):
-            story.tell(event)
+            story.append(event)
     else:
-        story.tell(event)
+        story.append(event)
     assert story.run.state in (targets or {state})
 
 
@@ -65,14 +65,14 @@ def test_a_run_with_open_tasks_does_not_end() -> None:
     story.fit()
     story.start(sub_epoch(1, 0), 0)
     with pytest.raises(IllegalEventError, match="tasks are open"):
-        story.tell(RunFinished(run="fit-1", outcome="stopped"))
+        story.append(RunFinished(run="fit-1", outcome="stopped"))
 
 
 def test_the_oldest_open_run_is_active() -> None:
     """A later request waits."""
     story = Story()
     story.fit()
-    story.tell(RunRequested(run="fit-2", request=story.run.request))
+    story.append(RunRequested(run="fit-2", request=story.run.request))
     assert story.state.active_run() is story.run
-    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    story.append(RunFinished(run="fit-1", outcome="finished"))
     assert story.state.active_run() is story.state.runs["fit-2"]

@@ -43,7 +43,7 @@ def story() -> Story:
 def saved(story: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> None:
     """Record a savepoint of the open attempt."""
     attempt = story.attempt(key) - 1
-    story.tell(
+    story.append(
         SubEpochSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
     )
 
@@ -59,7 +59,7 @@ def saved_at(batch: int) -> Story:
 def revoked(story: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
     """Revoke the open attempt from worker 0."""
     attempt = story.attempt(key) - 1
-    story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
+    story.append(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
 
 
 def newest(story: Story, key: TaskKey = KEY) -> int:
@@ -79,9 +79,9 @@ def test_a_sub_epoch_resumes_from_its_newest_savepoint() -> None:
     assert newest(run_story, sub_epoch(1, 1)) == 0
     run_story.start(KEY, 0)
     saved(run_story, 5)
-    run_story.tell(ModelStopRequested(run="fit-1", model="m00"))
+    run_story.append(ModelStopRequested(run="fit-1", model="m00"))
     revoked(run_story)
-    run_story.tell(ModelResumed(run="fit-1", model="m00"))
+    run_story.append(ModelResumed(run="fit-1", model="m00"))
     assert newest(run_story) == 5
 
 
@@ -121,7 +121,7 @@ def test_a_non_finite_model_restarts_its_sub_epoch() -> None:
     run_story = saved_at(3)
     run_story.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
     assert run_story.model().state is ModelState.FAILED
-    run_story.tell(ModelRetried(run="fit-1", model="m00"))
+    run_story.append(ModelRetried(run="fit-1", model="m00"))
     assert newest(run_story) == 0
 
 
@@ -181,7 +181,7 @@ def test_only_a_running_sub_epoch_has_savepoints() -> None:
     for wrong in ({"attempt": 1}, {"worker": "worker-1"}):
         event = SubEpochSaved(task=str(KEY), attempt=2, worker="worker-0", savepoint=savepoint(2))
         with pytest.raises(IllegalEventError):
-            run_story.tell(event.model_copy(update=wrong))
+            run_story.append(event.model_copy(update=wrong))
     run_story.commit(KEY, 0)
     run_story.train(1, 1)
     run_story = Story()
@@ -197,7 +197,7 @@ def test_only_a_running_sub_epoch_has_savepoints() -> None:
 
 def request_release(story: Story, key: TaskKey = KEY) -> None:
     attempt = story.attempt(key) - 1
-    story.tell(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
+    story.append(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
 
 
 def test_a_worker_that_releases_on_request_is_not_ending() -> None:
@@ -227,7 +227,7 @@ class Lineage(Story):
 
     def __init__(self) -> None:
         super().__init__(workers=0)
-        self.tell(*(joined(number, partitions=(0, 1, 2)) for number in range(3)))
+        self.append(*(joined(number, partitions=(0, 1, 2)) for number in range(3)))
         self.fit(models=1, partitions=3, epochs=2, max_attempts=1000)
         self.files: dict[str, tuple[tuple[int, int, int], ...]] = {"": ()}
         """Maps a file to the (epoch, partition, batch) entries its weights were trained on."""
@@ -238,7 +238,7 @@ class Lineage(Story):
 
     def step(self, what: str, number: int) -> None:
         if self.key is None:
-            self.tell(*(ModelResumed(run="fit-1", model="m00") for _ in range(self.model().is_cut_short)))
+            self.append(*(ModelResumed(run="fit-1", model="m00") for _ in range(self.model().is_cut_short)))
             if not self.model().is_trained:
                 self.begin(number)
         elif what in ("begin", "train"):
@@ -278,7 +278,7 @@ class Lineage(Story):
         self.files[name] = self.weights
         attempt = self.attempt(key) - 1
         at = f"worker-{self.worker}"
-        self.tell(
+        self.append(
             SubEpochSaved(task=str(key), attempt=attempt, worker=at, savepoint=savepoint(self.done, name))
         )
 
@@ -287,25 +287,25 @@ class Lineage(Story):
         assert key is not None
         attempt, at = self.attempt(key) - 1, f"worker-{self.worker}"
         if what == "lose":
-            self.tell(
+            self.append(
                 TaskRevoked(task=str(key), attempt=attempt, worker=at, reason="lost"),
             )
         elif what == "lost" and self.run.task(key).losses < 5:
-            self.tell(lost(self.worker))
-            self.tell(
+            self.append(lost(self.worker))
+            self.append(
                 TaskRevoked(task=str(key), attempt=attempt, worker=at, reason="lost", loss=FailureKind.CRASH)
             )
-            self.tell(joined(self.worker, incarnation=str(self.state.seq), partitions=(0, 1, 2)))
+            self.append(joined(self.worker, incarnation=str(self.state.seq), partitions=(0, 1, 2)))
         elif what == "corrupt":
             if sum(self.model().checkpoints.losses.values()) < 3:
                 self.break_off(key, self.worker, attempt, FailureKind.CHECKPOINT)
             else:
                 self.break_off(key, self.worker, attempt, FailureKind.CRASH)
             if self.model().is_cut_short:
-                self.tell(ModelRetried(run="fit-1", model="m00"))
+                self.append(ModelRetried(run="fit-1", model="m00"))
         elif what == "stop":
-            self.tell(ModelStopRequested(run="fit-1", model="m00"))
-            self.tell(TaskAsked(task=str(key), attempt=attempt, worker=at, reason="stopped"))
+            self.append(ModelStopRequested(run="fit-1", model="m00"))
+            self.append(TaskAsked(task=str(key), attempt=attempt, worker=at, reason="stopped"))
             self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)
         elif what == "preempt":
             self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)

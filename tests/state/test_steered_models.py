@@ -17,9 +17,9 @@ def test_a_stopped_model_trains_no_further_and_keeps_its_sub_epochs() -> None:
     story.fit()
     story.train(1, 0)
     story.start(sub_epoch(1, 1), 1)
-    story.tell(stop())
+    story.append(stop())
     assert state_words.model(story.model(), story.run) == "stopping"
-    story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
+    story.append(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
     assert state_words.model(story.model(), story.run) == "stopped"
     assert (len(story.model().sub_epochs), story.model().effort.repeated_attempts) == (1, 0)
     assert story.run.progress() == (1, 5)
@@ -36,7 +36,7 @@ def test_a_commit_before_the_revocation_counts() -> None:
     story.fit(epochs=1)
     story.train(1, 0)
     story.start(sub_epoch(1, 1), 1)
-    story.tell(stop())
+    story.append(stop())
     story.commit(sub_epoch(1, 1), 1)
     assert story.model().state is ModelState.FINISHED
 
@@ -46,7 +46,7 @@ def test_a_resumed_model_continues_with_its_remaining_partitions() -> None:
     story = Story()
     story.fit()
     story.train(1, 0)
-    story.tell(stop(), resume())
+    story.append(stop(), resume())
     assert story.model().state is ModelState.ACTIVE
     assert story.model().remaining == (1,)
     story.train(1, 1)

@@ -25,7 +25,7 @@ def test_a_resumed_run_continues_its_active_models() -> None:
     """Models that a user stopped individually stay stopped."""
     story = Story()
     story.fit()
-    story.tell(
+    story.append(
         stop("m01"), RunStopRequested(run="fit-1"), ended("stopped"), RunResumed(run="fit-1", by="bob")
     )
     assert (story.run.state, story.run.clock.ended, story.run.failures.error) == (RunState.RUNNING, 0.0, "")
@@ -41,10 +41,10 @@ def test_a_run_stopped_before_planning_is_queued_again() -> None:
     request, plan = story.run.request, story.run.plan
     assert plan is not None
     story = Story()
-    story.tell(RunRequested(run="fit-1", request=request), RunStopRequested(run="fit-1"), ended("stopped"))
-    story.tell(RunResumed(run="fit-1"))
+    story.append(RunRequested(run="fit-1", request=request), RunStopRequested(run="fit-1"), ended("stopped"))
+    story.append(RunResumed(run="fit-1"))
     assert state_words.run(story.run) == "queued"
-    story.tell(RunStarted(run="fit-1", plan=plan))
+    story.append(RunStarted(run="fit-1", plan=plan))
     assert state_words.run(story.run) == "starting"
 
 
@@ -52,9 +52,9 @@ def test_a_run_failed_by_its_data_stays_failed() -> None:
     """The next model would read the same bad data."""
     story = failed()
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.DATA)
-    story.tell(ended("failed"))
+    story.append(ended("failed"))
     before = facts(story)
-    story.tell(retry(), resume("m01"))
+    story.append(retry(), resume("m01"))
     assert facts(story) == before
 
 
@@ -96,7 +96,7 @@ def test_a_late_command_changes_nothing(command: ClientEvent) -> None:
     story.fit(epochs=1)
     story.epoch(1, model="m01")
     before = facts(story)
-    story.tell(command)
+    story.append(command)
     assert facts(story) == before
     assert story.state.commands[-1].is_late
 
@@ -107,9 +107,9 @@ def test_stopping_or_resuming_an_ended_run_changes_nothing(command: ClientEvent,
     """It ended by itself."""
     story = Story()
     story.fit()
-    story.tell(ended(outcome))
+    story.append(ended(outcome))
     before = facts(story)
-    story.tell(command)
+    story.append(command)
     assert facts(story) == before
 
 
@@ -121,11 +121,11 @@ def test_a_run_is_not_reopened_beside_another_run(command: ClientEvent) -> None:
     story = Story()
     story.fit(max_attempts=1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    story.tell(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
+    story.append(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
     before = facts(story)
-    story.tell(command)
+    story.append(command)
     assert facts(story) == before
     assert story.state.commands[-1].is_late
-    story.tell(RunFinished(run="fit-2", outcome="stopped"), command)
+    story.append(RunFinished(run="fit-2", outcome="stopped"), command)
     assert story.state.active_run() is story.state.runs["fit-1"]
     assert not story.state.commands[-1].is_late

@@ -25,13 +25,13 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
     story.etl()
     story.fit()
     assert (story.run.scheduling.scheduler, story.run.scheduling.has_planner) == ("lrptw", True)
-    story.tell(SchedulerChanged(run="fit-1", scheduler="my-policy", planner=False, by="ann"))
+    story.append(SchedulerChanged(run="fit-1", scheduler="my-policy", planner=False, by="ann"))
     assert (
         story.run.scheduling.scheduler,
         story.run.scheduling.has_planner,
         story.run.scheduling.planned,
     ) == ("my-policy", False, None)
-    story.tell(SchedulerChanged(run="etl-1", scheduler="random"))
+    story.append(SchedulerChanged(run="etl-1", scheduler="random"))
     assert story.state.runs["etl-1"].scheduling.scheduler == ""
     assert [command.is_late for command in story.state.commands[-2:]] == [False, True]
 
@@ -41,15 +41,15 @@ def test_an_experiment_is_deleted_only_without_open_runs_and_then_closed() -> No
     story = Story()
     story.fit()
     with pytest.raises(IllegalEventError, match="while fit-1 is running"):
-        story.tell(DeletionRequested(by="ann"))
-    story.tell(ended("stopped"), DeletionRequested(by="ann"))
+        story.append(DeletionRequested(by="ann"))
+    story.append(ended("stopped"), DeletionRequested(by="ann"))
     assert story.state.deletion is not None
     assert story.state.deletion.by == "ann"
     before = facts(story)
-    story.tell(RunResumed(run="fit-1"), resume(), retry(), DeletionRequested(by="bob"))
+    story.append(RunResumed(run="fit-1"), resume(), retry(), DeletionRequested(by="bob"))
     assert facts(story) == before
     with pytest.raises(IllegalEventError, match="being deleted"):
-        story.tell(RunRequested(run="fit-2", request=story.run.request))
+        story.append(RunRequested(run="fit-2", request=story.run.request))
 
 
 # --- Effects on other parts ---
@@ -57,18 +57,18 @@ def test_no_run_waits_for_a_partition_that_only_stopped_models_need() -> None:
     """Only the stopped model needs the missing partition."""
     story = Story()
     story.fit(epochs=1)
-    story.tell(lost(1))
+    story.append(lost(1))
     story.train(1, 0)
     assert "worker-1" in waiting_for(story.state, story.run)
-    story.tell(stop("m00"), stop("m01"))
+    story.append(stop("m00"), stop("m01"))
     assert waiting_for(story.state, story.run) == ""
-    story.tell(joined(1, incarnation="b"))
+    story.append(joined(1, incarnation="b"))
 
 
 def test_each_attempt_is_listed_once() -> None:
     """Failed attempts come with their tasks, committed ones with their sub-epochs, each once."""
     story = failed()
-    story.tell(retry())
+    story.append(retry())
     story.train(1, 1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.CRASH)
     story.start(sub_epoch(1, 0, "m01"), 0)

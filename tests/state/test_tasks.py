@@ -97,7 +97,7 @@ def test_each_failure_kind_has_its_number_of_attempts(kind: FailureKind, attempt
 def hang(story: Story, *, is_idle: bool) -> None:
     attempt = story.start(sub_epoch(1, 0), 0)
     failure = Failure(kind=FailureKind.HANG, message="no batch", is_idle=is_idle)
-    story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
 
 
 def test_an_idle_hang_is_retried_once_then_fails() -> None:
@@ -110,7 +110,7 @@ def test_an_idle_hang_is_retried_once_then_fails() -> None:
         hang(story, is_idle=True)
         assert story.run.task(sub_epoch(1, 0)).state is TaskState.FAILED
         assert story.model().state is ModelState.FAILED
-        story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))
+        story.append(ModelRetried(run="fit-1", model="m00", by="ann"))
     hang(story, is_idle=False)
     assert story.run.task(sub_epoch(1, 0)).state is TaskState.FAILED
 
@@ -131,7 +131,7 @@ def fail_with(
     """Fail the next attempt of a sub-epoch; return its task."""
     key = sub_epoch(1, partition, model)
     attempt = story.start(key, worker)
-    story.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
+    story.append(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
     return story.run.task(key)
 
 
@@ -150,7 +150,7 @@ def test_hardware_failures_cost_the_task_no_attempt_up_to_a_limit() -> None:
     failure = story.model().failures.final
     assert failure is not None
     assert failure.message.startswith(f"its machine failed {MAX_DEVICE_FAILURES} times (on worker-0)")
-    story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))
+    story.append(ModelRetried(run="fit-1", model="m00", by="ann"))
     assert fail_with(story, broken).state is TaskState.PENDING
 
 
@@ -175,7 +175,7 @@ def test_failure_rules_apply_to_every_kind(kind: FailureKind, action: Action) ->
     task unchanged."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action=action, line="as it was told")
-    story.tell(
+    story.append(
         TaskFailed(
             task=str(key),
             attempt=1,
@@ -201,7 +201,7 @@ def test_a_no_retry_rule_also_applies_to_out_of_memory() -> None:
         failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8, rule=rule)
         if attempt > 1:
             story.start(key, 0)
-        story.tell(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
+        story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
     assert story.run.task(key).lacks
     assert (story.run.task(key).state, story.model().state) == (TaskState.FAILED, ModelState.FAILED)
 
@@ -212,7 +212,7 @@ def test_failures_outside_the_task_ignore_rules(kind: FailureKind) -> None:
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action="no_retry")
     failure = Failure(kind=kind, message="", rule=rule)
-    story.tell(TaskFailed(task=str(key), attempt=1, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task=str(key), attempt=1, worker="worker-0", failure=failure))
     assert story.run.task(key).state is TaskState.PENDING
 
 
@@ -221,7 +221,7 @@ def test_success_on_another_worker_blames_the_first_machine() -> None:
     worker proves nothing."""
     story = Story(workers=0)
     for number in range(2):
-        story.tell(joined(number, partitions=(0, 1)))
+        story.append(joined(number, partitions=(0, 1)))
     story.fit()
     doubtful = Failure(kind=FailureKind.USER_ERROR, message="illegal memory access", may_be_device=True)
     fail_with(story, doubtful)
@@ -244,7 +244,7 @@ def test_every_failure_ends_in_a_bounded_number_of_attempts(
     for workers in (1, 2):
         story = Story(workers=0)
         for number in range(2):
-            story.tell(joined(number, partitions=(0, 1)))
+            story.append(joined(number, partitions=(0, 1)))
         story.fit(validated=task == "valid", epochs=1)
         key = sub_epoch(1, 0)
         if task == "valid":
@@ -262,7 +262,7 @@ def test_every_failure_ends_in_a_bounded_number_of_attempts(
             attempt = (story.start if is_running else story.assign)(key, worker)
             failure = Failure.model_validate({"kind": kind, "message": "boom", **flags})
             failed = TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
-            story.tell(failed)
+            story.append(failed)
             states.append(story.run.task(key).state)
         assert set(states) <= {TaskState.PENDING, TaskState.FAILED}
         may_go_on = {FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT}

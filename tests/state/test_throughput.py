@@ -22,7 +22,7 @@ def test_concurrent_runs_do_not_distort_throughput(others: int, every: int) -> N
     """A fit trains 200 rows a second on one worker, next to a prediction with many tasks per sub-epoch."""
     story = Story()
     fit = story.fit(models=1, partitions=1, epochs=1)
-    story.tell(
+    story.append(
         RunRequested(run="predict-1", request=EvaluateRequest(kind="predict", fit="fit-1", split="predict"))
     )
     prediction = story.state.runs["predict-1"]

@@ -88,7 +88,7 @@ class Course:
         if not model.needs(key.epoch or 0, key.partitions):
             return
         attempt = self.story.attempt(key)
-        self.story.tell(
+        self.story.append(
             TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{partition}", terms=number)
         )
         self.open[model.id] = key, assigned
@@ -99,7 +99,7 @@ class Course:
         task = self.story.run.tasks.by_key[str(key)]
         worker = self.story.state.workers[task.worker or ""]
         if task.state is TaskState.ASSIGNED and worker.is_next(str(key)):
-            self.story.tell(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
+            self.story.append(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
 
     def commit(self, model: Model) -> None:
         key, assigned = self.open[model.id]
@@ -115,14 +115,14 @@ class Course:
         if task.state is TaskState.RUNNING:
             file = CheckpointRef(name=f"{key}-s{task.attempt}", checksum="-", size=1)
             saved = Savepoint(checkpoint=file, batch=1, rows=1)
-            self.story.tell(
+            self.story.append(
                 SubEpochSaved(task=str(key), attempt=task.attempt, worker=task.worker or "", savepoint=saved)
             )
 
     def revoke(self, model: Model) -> None:
         key, _ = self.open.pop(model.id)
         task = self.story.run.tasks.by_key[str(key)]
-        self.story.tell(
+        self.story.append(
             TaskRevoked(task=str(key), attempt=task.attempt, worker=task.worker or "", reason="why")
         )
 
@@ -144,11 +144,11 @@ class Course:
         """Change one or two values, sometimes to their current value."""
         values = {"lr": self.random.choice([0.1, 0.2, 0.4]), "batch_size": self.random.randint(1, 7)}
         names = self.random.sample(sorted(values), self.random.randint(1, 2))
-        self.story.tell(changed(model.id, **{name: values[name] for name in names}))
+        self.story.append(changed(model.id, **{name: values[name] for name in names}))
 
     def extend(self, model: Model) -> None:
         """Set a larger or smaller number of epochs."""
-        self.story.tell(extended(self.random.randint(1, 4), model.id))
+        self.story.append(extended(self.random.randint(1, 4), model.id))
 
     def clone(self, model: Model) -> None:
         """Add a warm clone; its origin may be gone."""
@@ -156,7 +156,7 @@ class Course:
             return
         at = self.random.choice(["last", "best", 1, 2])
         before = len(self.story.run.models)
-        self.story.tell(cloned(model.id, at, self.random.randint(1, 4)))
+        self.story.append(cloned(model.id, at, self.random.randint(1, 4)))
         if len(self.story.run.models) > before:
             clone = list(self.story.run.models.values())[-1]
             self.sub_epochs[clone.id] = self.sub_epochs[model.id][: clone.lineage.sub_epochs]
@@ -202,7 +202,7 @@ def story() -> Story:
 def test_a_running_sub_epoch_keeps_its_values_through_a_change(story: Story) -> None:
     """The next sub-epoch has the new values."""
     story.start(sub_epoch(2, 0), 0)
-    story.tell(changed(lr=1.0))
+    story.append(changed(lr=1.0))
     assert story.model().is_outdated  # a queued sub-epoch would be revoked
     story.commit(sub_epoch(2, 0), 0)
     story.train(2, 1)
@@ -215,7 +215,7 @@ def test_a_sub_epoch_resumed_from_a_savepoint_keeps_its_values(story: Story) -> 
     file = CheckpointRef(name="s", checksum="-", size=1)
     saved = Savepoint(checkpoint=file, batch=1, rows=1)
     key = str(sub_epoch(2, 0))
-    story.tell(
+    story.append(
         SubEpochSaved(task=key, attempt=1, worker="worker-0", savepoint=saved),
         TaskRevoked(task=key, attempt=1, worker="worker-0", reason="why"),
         changed(lr=1.0),
@@ -258,14 +258,14 @@ def test_an_outdated_change_is_late_and_has_no_effect(story: Story, case: Any) -
     _, before, event = case
     before(story)
     facts = repr((story.state.runs, story.state.workers))
-    story.tell(event)
+    story.append(event)
     assert story.state.commands[-1].is_late
     assert repr((story.state.runs, story.state.workers)) == facts
 
 
 def test_a_parent_checkpoint_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
     """Its parent continues and would otherwise remove the checkpoint."""
-    story.tell(cloned())
+    story.append(cloned())
     origin = story.model("m02").sub_epochs[-1].checkpoint.name
     story.epoch(2, loss=0.1)
     for partition in (0, 1):
@@ -277,7 +277,7 @@ def test_a_parent_checkpoint_is_kept_until_its_clone_has_committed_twice(story: 
 
 def test_the_best_epoch_of_a_clone_is_its_own(story: Story) -> None:
     """Earlier epochs are the parent's, and the parent may have removed their checkpoints."""
-    story.tell(cloned())
+    story.append(cloned())
     assert story.model("m02").best_epoch("loss", "min", validated=False) is None
     for partition in (0, 1):
         story.train(2, partition, model="m02", loss=0.9)
@@ -286,7 +286,7 @@ def test_the_best_epoch_of_a_clone_is_its_own(story: Story) -> None:
 
 def test_a_clone_with_an_unreadable_parent_checkpoint_fails(story: Story) -> None:
     """The parent's sub-epoch cannot run again for the clone."""
-    story.tell(cloned())
+    story.append(cloned())
     story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
     failure = story.model("m02").failures.final
     assert failure is not None
@@ -320,7 +320,7 @@ def test_results_show_the_hyperparameters_that_produced_them() -> None:
     story.epoch(1)
     model = story.model()
     before = dict(model.hyperparams)
-    story.tell(changed(lr=5))
+    story.append(changed(lr=5))
     assert model.hyperparams["lr"] == 5
     assert model.hyperparams_shown(1) == model.hyperparams_shown(None) == before
     story.epoch(2)

@@ -47,7 +47,7 @@ def test_time_left_includes_the_pause_between_sub_epochs() -> None:
 
 def forecast(story: TimedStory, seconds: float) -> None:
     end = ForecastEnd(workers=2, p50_s=seconds, p90_s=2 * seconds)
-    story.tell(ForecastMade(run="fit-1", workers=2, ends=(end,)))
+    story.append(ForecastMade(run="fit-1", workers=2, ends=(end,)))
 
 
 def test_a_valid_forecast_decides_the_time_left() -> None:
@@ -64,9 +64,9 @@ def test_a_valid_forecast_decides_the_time_left() -> None:
     assert left.seconds == pytest.approx(40.0)
     assert forecast_left(story.run, time + 50.0) is None
     assert forecast_lines(story.run, time + 60.0)[0].startswith("forecast: was to end at")
-    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    story.append(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
     assert forecast_left(story.run, time + 10) is None
-    story.tell(RunResumed(run="fit-1"))
+    story.append(RunResumed(run="fit-1"))
     assert story.run.state is RunState.RUNNING
     assert forecast_left(story.run, time + 10) is None
 
@@ -76,7 +76,7 @@ def test_a_run_that_was_cut_short_is_not_called_early(outcome: str, says: str) -
     """It did not do all work, so the comparison is skipped."""
     story = hopping(0.9)
     forecast(story, 5_000.0)
-    story.tell(RunFinished.model_validate({"run": "fit-1", "outcome": outcome, "error": "x"}))
+    story.append(RunFinished.model_validate({"run": "fit-1", "outcome": outcome, "error": "x"}))
     (line,) = forecast_lines(story.run, story.time)
     assert says in line
     assert "sooner" not in line

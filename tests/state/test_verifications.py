@@ -79,7 +79,7 @@ class Verified(Story):
 
     def _done(self, key: TaskKey, worker: int, attempt: int, result: TaskResult) -> None:
         named: dict[str, Any] = {"task": str(key), "attempt": attempt, "worker": f"worker-{worker}"}
-        self.tell(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))
+        self.append(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))
 
     def verification(self, key: TaskKey) -> Verification:
         found = self.run.verifications.get(key)
@@ -111,7 +111,7 @@ def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None
     assert [str(verification.sub_epoch) for verification in story.run.verifications.due()] == [
         str(sub_epoch(1, 0))
     ]
-    story.tell(epoch_report(story.state, story.run, 1))
+    story.append(epoch_report(story.state, story.run, 1))
     assert story.run.models["m00"].compacted_epochs == 1
     assert not [*story.run.verifications.due()]
     assert result_text(story.verification(sub_epoch(1, 0))).startswith("its epoch was compacted")
@@ -165,13 +165,13 @@ def test_the_end_of_a_run_ends_its_verifications() -> None:
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
     story.reexecution(sub_epoch(1, 0), 1, differs=True)
-    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert story.run.verifications.needed("m00") == set()
     assert "no third worker has decided" in result_text(story.verification(sub_epoch(1, 0)))
-    story.tell(RunResumed(run="fit-1", by="ada"))
+    story.append(RunResumed(run="fit-1", by="ada"))
     story.trains(sub_epoch(1, 1), 0)
     assert story.verification(sub_epoch(1, 1)).state is VerificationState.WAITING
-    story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert result_text(story.verification(sub_epoch(1, 1))).startswith("not done: ")
     assert lines(story.run.verifications)[0] == "verification: 1 came to nothing, 1 differs"
 
@@ -187,11 +187,13 @@ def test_a_reopened_sub_epoch_drops_its_verification() -> None:
     }
     following: dict[str, Any] = {"task": str(sub_epoch(1, 1)), "attempt": 1, "worker": "worker-0"}
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
-    story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
+    story.append(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
     assert not story.model().sub_epochs
-    story.tell(TaskAssigned(**reexecution), TaskStarted(**reexecution))  # the re-execution was already queued
+    story.append(
+        TaskAssigned(**reexecution), TaskStarted(**reexecution)
+    )  # the re-execution was already queued
     outcome = VerificationOutcome(is_exact=True, differences=("state",), digest="1" * 16)
-    story.tell(TaskCommitted(**reexecution, result=TaskResult(verification=outcome)))
+    story.append(TaskCommitted(**reexecution, result=TaskResult(verification=outcome)))
     story.trains(sub_epoch(1, 0), 0, attempt=2)
     verification = story.verification(sub_epoch(1, 0))
     assert (verification.state, verification.reexecutions) == (VerificationState.DROPPED, [])
@@ -206,9 +208,9 @@ def test_a_worker_does_not_verify_its_own_sub_epoch() -> None:
     story.trains(sub_epoch(1, 0), 0)
     key = str(story.verification(sub_epoch(1, 0)).next_key)
     with pytest.raises(IllegalEventError, match="has done the sub-epoch before"):
-        story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
+        story.append(TaskAssigned(task=key, attempt=1, worker="worker-0"))
     with pytest.raises(IllegalEventError, match="nothing is to be verified"):
-        story.tell(TaskAssigned(task="fit-1/verify/m00/e2/p1/reexecution-1", attempt=1, worker="worker-1"))
+        story.append(TaskAssigned(task="fit-1/verify/m00/e2/p1/reexecution-1", attempt=1, worker="worker-1"))
 
 
 # --- Results ---
@@ -234,7 +236,7 @@ def test_a_verification_ends_after_it_kills_a_worker(limit: int) -> None:
     killed = TaskRevoked(
         **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
     )
-    story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
+    story.append(TaskAssigned(**named), TaskStarted(**named), killed)
     assert result_text(story.verification(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
     assert story.run.task(key).state is TaskState.FAILED
     assert not [*story.run.verifications.due()]

@@ -14,7 +14,7 @@ def test_all_lost_workers_are_named_with_their_reasons() -> None:
     """The user can see what to restart."""
     story = Story()
     story.fit()
-    story.tell(lost(0, reason="silent"), lost(1, reason="its process was restarted"))
+    story.append(lost(0, reason="silent"), lost(1, reason="its process was restarted"))
     text = waiting_for(story.state, story.run)
     assert "worker-0 (silent)" in text
     assert "worker-1 (its process was restarted)" in text
@@ -24,13 +24,13 @@ def test_a_fit_waits_for_the_only_holder_of_a_partition() -> None:
     """The other workers are idle; the message names the lost worker and its partition."""
     story = Story()
     story.fit(epochs=1)
-    story.tell(lost(1))
+    story.append(lost(1))
     for model in ("m00", "m01"):
         story.train(1, 0, model=model)
     text = waiting_for(story.state, story.run)
     assert "worker-1 (silent)" in text
     assert "partition 1" in text
-    story.tell(joined(1, incarnation="b"))
+    story.append(joined(1, incarnation="b"))
     assert waiting_for(story.state, story.run) == ""
 
 
@@ -38,7 +38,7 @@ def test_a_partition_without_replica_names_the_command_to_rebuild_it() -> None:
     """The worker returned with an empty volume, so waiting would never help."""
     story = Story()
     story.fit(epochs=1)
-    story.tell(lost(1), joined(1, incarnation="b", partitions=()))
+    story.append(lost(1), joined(1, incarnation="b", partitions=()))
     for model in ("m00", "m01"):
         story.train(1, 0, model=model)
     assert "run_etl" in waiting_for(story.state, story.run)
@@ -47,7 +47,7 @@ def test_a_partition_without_replica_names_the_command_to_rebuild_it() -> None:
 def test_etl_waits_for_the_worker_assigned_to_a_partition() -> None:
     """The plan assigned the rows to this worker."""
     story = Story()
-    story.tell(
+    story.append(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
         lost(1),
@@ -79,7 +79,7 @@ def test_a_run_that_needs_more_memory_reports_it() -> None:
             kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=4 << 30
         )
         failed = TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
-        story.tell(failed)
+        story.append(failed)
     expected = "waiting for a worker with more than 4 GiB of memory, which m00 needs"
     assert waiting_for(story.state, story.run) == expected
 

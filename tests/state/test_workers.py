@@ -43,7 +43,7 @@ def lost_event(worker: str, incarnation: str = "a") -> WorkerLost:
 def pair() -> Story:
     """A pod with a training worker and an ETL worker on one volume."""
     story = Story(workers=0)
-    story.tell(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
+    story.append(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
     return story
 
 
@@ -53,12 +53,12 @@ def pair() -> Story:
 def test_workers_of_one_volume_share_its_partitions() -> None:
     """Workers on other volumes do not hold it."""
     story = pair()
-    story.tell(
+    story.append(
         on_volume("worker-1", "pod-1", "train"),
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
         RunStarted(run="etl-1", plan=etl_plan(1, {"train": 10})),
     )
-    story.tell(on_volume("worker-9", "pod-0", "etl"))
+    story.append(on_volume("worker-9", "pod-0", "etl"))
     key = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
     story.do(key, 9, TaskResult(rows=10))
     held = {name: worker.replicas for name, worker in story.state.workers.items()}
@@ -68,11 +68,11 @@ def test_workers_of_one_volume_share_its_partitions() -> None:
 def test_a_volume_without_live_workers_takes_the_newest_inventory() -> None:
     """The disk may be new, so the newest inventory counts for all workers of the volume."""
     story = Story(workers=0)
-    story.tell(
+    story.append(
         on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
     )
-    story.tell(lost_event("worker-0"), lost_event("worker-0-etl"))
-    story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b"))
+    story.append(lost_event("worker-0"), lost_event("worker-0-etl"))
+    story.append(on_volume("worker-0", "pod-0", "train", incarnation="b"))
     assert story.state.holders(*P0) == []
 
 
@@ -85,7 +85,7 @@ def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
     story.etl()
     story.fit(epochs=1)
     story.train(1, 1)
-    story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="scaled away"))
+    story.append(lost(1), WorkerRemoved(worker="worker-1", reason="scaled away"))
     assert story.state.holders(*P1) == []
     assert story.model().sub_epochs[0].worker == "worker-1"
     assert "worker-1 " not in waiting_for(story.state, story.run)
@@ -153,7 +153,9 @@ def test_the_cost_of_a_lost_task_depends_on_the_kind_of_loss(
     story = Story()
     story.fit()
     (story.start if is_running else story.assign)(sub_epoch(1, 0), 0)
-    story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss))
+    story.append(
+        TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss)
+    )
     task = story.run.tasks.by_key[str(sub_epoch(1, 0))]
     assert (task.state, task.losses, task.failures) == (TaskState.PENDING, losses, failures)
     assert task.exhausted == ({"worker-0"} if failures else set())
@@ -165,7 +167,7 @@ def test_a_worker_that_releases_a_task_is_ending_until_it_rejoins() -> None:
     story.fit()
     story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
     assert story.state.workers["worker-0"].is_ending
-    story.tell(lost(0), joined(0, incarnation="b"))
+    story.append(lost(0), joined(0, incarnation="b"))
     assert not story.state.workers["worker-0"].is_ending
 
 

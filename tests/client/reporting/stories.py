@@ -65,7 +65,7 @@ def evaluated() -> Story:
     plan = EvaluatePlan(
         kind="test", fit="fit-1", dataset="one-d", models={"m00": 1, "m01": 1}, partitions={0: 100, 1: 300}
     )
-    story.tell(
+    story.append(
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
         RunStarted(run="test-1", plan=plan),
     )
@@ -79,14 +79,14 @@ def evaluated() -> Story:
 def resumed(break_s: float) -> Story:
     """A fit of two models for three epochs; a user stopped it after the first epoch and resumed it."""
     story = Story(workers=0)
-    story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
+    story.append(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
     story.fit(models=2, epochs=3)
     for epoch in (1, 2):
         story.epoch(epoch, model="m00")
         story.epoch(epoch, model="m01")
-        story.tell(epoch_report(story.state, story.run, epoch))
+        story.append(epoch_report(story.state, story.run, epoch))
         if epoch == 1:
-            story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+            story.append(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
             story.time += break_s
-            story.tell(RunResumed(run="fit-1"))
+            story.append(RunResumed(run="fit-1"))
     return story

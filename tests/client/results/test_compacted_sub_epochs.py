@@ -115,7 +115,7 @@ def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
     while history.run.counts.active:
         history.step()
         if history.run.is_open and epochs_of_all(history.run) > len(history.run.scheduling.epochs):
-            history.tell(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
+            history.append(epoch_report(history.state, history.run, len(history.run.scheduling.epochs) + 1))
     assert history.model("m00").compacted_epochs > 4
     result, expected = both(history, monkeypatch, page=10)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
@@ -125,14 +125,14 @@ def lose(history: History, name: str, *, sub_epochs: int) -> None:
     """Lose the newest `count` checkpoints of a model."""
     model = history.model(name)
     for key, task in [*history.run.tasks.open.items()]:
-        history.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
+        history.append(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
     for _ in range(sub_epochs):
         number = model.remaining[0]
         task_key = sub_epoch(model.epoch, number, name)
         history.assign(task_key, number)
         task = history.run.tasks.open[str(task_key)]
         failure = Failure(kind=FailureKind.CHECKPOINT, message="gone")
-        history.tell(
+        history.append(
             TaskFailed(task=str(task_key), attempt=task.attempt, worker=task.worker or "", failure=failure)
         )
 

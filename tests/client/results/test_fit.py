@@ -150,7 +150,7 @@ def test_a_warm_clone_is_listed_with_its_own_values(volumes: Volumes) -> None:
         epochs=2,
         checkpoint=ParentCheckpoint(model="m00", at="last"),
     )
-    story.tell(ModelsAdded(run="fit-1", models=(new,), by="ann"))
+    story.append(ModelsAdded(run="fit-1", models=(new,), by="ann"))
     board = fit_result(story, volumes).leaderboard().set_index("model")
     assert list(board["lr"]) == [0.1, 0.7]
     assert board["loss"].isna()["m01"]

@@ -35,7 +35,7 @@ def test_rows_in_are_rows_kept_plus_rows_failed(volumes: Volumes) -> None:
 
 def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tuple[Story, Run]:
     story = Story()
-    story.tell(
+    story.append(
         RunRequested(run="e-1", request=EvaluateRequest(kind=kind, fit="fit-1", split="test")),
         RunStarted(
             run="e-1",

@@ -108,9 +108,9 @@ def test_live_points_of_failed_attempts_are_dropped(tmp_path: Path) -> None:
     story.train(1, 0, loss=1.0)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     taken = sub_epoch(1, 1, "m02")
-    story.tell(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
-    story.tell(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
-    story.tell(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
+    story.append(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
+    story.append(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
+    story.append(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
     reporting = [
         (sub_epoch(1, 0), 1),
         (sub_epoch(1, 0), 2),

@@ -88,13 +88,13 @@ def story() -> Story:
     story.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
     story.train(1, 0, model="m01", loss=9.0)
     story.validate(1, loss=3.0)
-    story.tell(epoch_report(story.state, story.run, 1))
+    story.append(epoch_report(story.state, story.run, 1))
     story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     story.fail(sub_epoch(2, 1), 1, FailureKind.CHECKPOINT)
     story.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     story.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
     story.validate(2, loss=2.5)
-    story.tell(epoch_report(story.state, story.run, 2))
+    story.append(epoch_report(story.state, story.run, 2))
     return story
 
 

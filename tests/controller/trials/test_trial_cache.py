@@ -68,10 +68,10 @@ def inspected(outcome: TrialOutcome | None = None) -> Story:
     story = Story(devices=2)
     story.fit()
     named = started(story, INSPECT)
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
+    story.append(TaskCommitted.model_validate({**named, "result": TaskResult(inspection=FOUND)}))
     if outcome is not None:
         named = started(story, DDP, (0, 1))
-        story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
+        story.append(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
     return story
 
 
@@ -82,7 +82,7 @@ def test_a_run_reuses_trial_results_of_another_run() -> None:
     later, cache = inspected(), TrialCache(store)
     event = cache.recalled(later.run)
     assert event == TrialsRecalled(run="fit-1", outcomes={"g00/ddp-2": OUTCOME})
-    later.tell(event)
+    later.append(event)
     assert later.run.trials.outcomes["g00", "ddp-2"].is_recalled
     assert cache.recalled(later.run) is None
     cache.keep("one", later.run)

@@ -9,8 +9,8 @@ import pytest
 from tests.dispatcher.api.gateways import Served, served
 from tests.dispatcher.stories import running_story
 from tests.kvs_api.asking import undocumented
+from tests.kvs_api.log_replay import replay
 from tests.kvs_api.real import TOKEN, Service
-from tests.kvs_api.telling import replay
 
 __all__ = ["served"]
 

@@ -39,9 +39,9 @@ def test_a_brush_over_categories_filters_the_table(page: Page, address: str, ben
         for i in range(4)
     )
     request = FitRequest(code=CODE, models=words, epochs=1, metric="accuracy", mode="max")
-    story.tell(RunRequested(run="fit-1", request=request))
+    story.append(RunRequested(run="fit-1", request=request))
     models = {f"m{i:02}": given for i, given in enumerate(words)}
-    story.tell(
+    story.append(
         RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898}))
     )
     for model in models:

@@ -150,7 +150,7 @@ def test_the_queue_shows_wait_reasons() -> None:
     """Open runs give the reason from their log; waiting runs show their position."""
     story = running_story()
     best = EvaluateRequest(kind="test", fit="fit-1", split="test")
-    story.tell(RunRequested(run="test-1", request=best, author="bob"))
+    story.append(RunRequested(run="test-1", request=best, author="bob"))
     story.lose("worker-0")
     story.lose("worker-1")
     cluster_summary = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
@@ -284,7 +284,7 @@ def test_busy_share_counts_runs_that_have_ended() -> None:
     ended.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
     ended.time += 900
     result = TaskResult(rows=898, checkpoint=CheckpointRef(name="x", checksum="0" * 16, size=1))
-    ended.tell(TaskCommitted(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", result=result))
+    ended.append(TaskCommitted(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", result=result))
     ended.finish()
     for story in (Story("newest", began=NOW - 60), ended):
         bench.store.add(story)
@@ -327,9 +327,9 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
     """Several experiments report the loss, but it is listed once. A first join is no incident."""
     story = FitStory(workers=2)
     story.fit()
-    story.tell(lost(1, incarnation=story.state.workers["worker-1"].incarnation))
-    story.tell(joined(1, incarnation="next"))
-    story.tell(joined(2))
+    story.append(lost(1, incarnation=story.state.workers["worker-1"].incarnation))
+    story.append(joined(1, incarnation="next"))
+    story.append(joined(2))
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
     health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="slow"),))
     found = cluster(cluster_data(summaries={"one": known, "two": known}, health=health), now=story.time)

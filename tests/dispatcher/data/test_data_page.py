@@ -35,8 +35,10 @@ def begun() -> Story:
     story = Story("digits")
     story.workers_join()
     parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p % 2}", rows=500) for p in range(3))
-    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
-    story.tell(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts})))
+    story.append(
+        RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada")
+    )
+    story.append(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts})))
     return story
 
 
@@ -45,7 +47,7 @@ def test_failed_preprocessing_shows_cause_and_log(bench: Bench) -> None:
     story = begun()
     story.run_task("etl-1/etl/train/p1", "worker-1", TaskResult(rows=490, rows_failed=10))
     story.fail("etl-1/etl/train/p0", "worker-0", CAUSE, "Traceback\n  line 3", rows_failed=7)
-    story.tell(RunFinished(run="etl-1", outcome="failed", error="1 partition failed"))
+    story.append(RunFinished(run="etl-1", outcome="failed", error="1 partition failed"))
     bench.store.add(story)
     page = bench.signed_in().get(DATA).text
     assert CAUSE.replace("<b>", "&lt;b&gt;").replace("</b>", "&lt;/b&gt;").replace("'", "&#39;") in page

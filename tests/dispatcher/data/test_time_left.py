@@ -23,8 +23,8 @@ def begun(models: int = 8, epochs: int = 3) -> Story:
     story.fit(models=models, epochs=epochs)
     for worker in range(2):
         key = f"fit-1/train/m0{worker}/e1/p{worker}"
-        story.tell(TaskAssigned(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
-        story.tell(TaskStarted(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
+        story.append(TaskAssigned(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
+        story.append(TaskStarted(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
     return story
 
 
@@ -37,7 +37,7 @@ def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None
         timings=Timings(start_s=start_s, compute_s=SUB_EPOCH_S),
     )
     key = f"fit-1/train/m0{worker}/e1/p{worker}"
-    story.tell(TaskCommitted(task=key, attempt=1, worker=f"worker-{worker}", result=result), takes_s)
+    story.append(TaskCommitted(task=key, attempt=1, worker=f"worker-{worker}", result=result), takes_s)
 
 
 def left_s(story: Story, *points: LivePoint) -> float:

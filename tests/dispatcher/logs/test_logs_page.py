@@ -59,7 +59,7 @@ def test_the_page_follows_logs(bench: Bench, volumes: Volumes) -> None:
     for event in story.events:
         story.state.apply(event)
     story.time = bench.clock.now
-    story.tell(COMMIT)
+    story.append(COMMIT)
     story.run_task("fit-1/train/m06/e1/p0", "worker-0", None)
     bench.monotonic.now += 5
     write(volumes, "fit-1/train/m06/e1/p0", b"fresh\n")

@@ -22,11 +22,11 @@ def test_a_change_applies_from_the_next_sub_epoch() -> None:
     story.fit(epochs=3)
     assert change_rows(story) == []
     story.train(1, 0)
-    story.tell(change(3))
+    story.append(change(3))
     assert change_rows(story) == [(0.1, 3, "the next sub-epoch")]
     story.assign(sub_epoch(1, 1), 1)
     assert change_rows(story) == [(0.1, 3, "epoch 1, sub-epoch 2, the current one")]
-    story.tell(change(4))
+    story.append(change(4))
     assert change_rows(story) == [
         (3, 4, "the next sub-epoch"),
         (0.1, 3, "epoch 1, sub-epoch 2, the current one"),
@@ -39,7 +39,7 @@ def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
     story.fit(epochs=3)
     story.epoch(1)
     new = NewModel(hyperparams={"batch_size": 1, "lr": 9}, epochs=3, checkpoint=ParentCheckpoint(model="m00"))
-    story.tell(ModelsAdded(run="fit-1", models=(new,)), ModelExtended(run="fit-1", model="m00", epochs=8))
+    story.append(ModelsAdded(run="fit-1", models=(new,)), ModelExtended(run="fit-1", model="m00", epochs=8))
     assert change_rows(story) == []
     assert change_rows(story, "m02") == [(0.1, 9, "the next sub-epoch")]
     story.train(2, 0, model="m02")

@@ -30,7 +30,7 @@ def test_a_label_is_shown_at_its_failure_and_links_to_its_line(
         traceback="Traceback",
     )
     story.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
-    story.tell(TaskFailed(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", failure=failure))
+    story.append(TaskFailed(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", failure=failure))
     bench.store.add(story)
     source = browser.get(f"/experiments/digits{page}").text
     assert "solver <b>, failure rule 'slow one' took too long" in text_of(source).replace("&lt;b&gt;", "<b>")

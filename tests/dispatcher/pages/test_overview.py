@@ -38,7 +38,7 @@ def beside_a_fit() -> Story:
     story.run_task("fit-2/train/m00/e1/p1", "worker-1", None)
     story.test(is_whole=True, is_open=True)
     waiting = EvaluateRequest(kind="test", fit="fit-2", models=("m01",), split="test")
-    story.tell(RunRequested(run="test-2", request=waiting, author="ada"))
+    story.append(RunRequested(run="test-2", request=waiting, author="ada"))
     return story
 
 
@@ -151,7 +151,7 @@ def test_a_stopped_fit_stays_visible_and_can_be_resumed(bench: Bench, browser: B
     story.etl()
     story.fit(models=2)
     story.train("m00", 1)
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"))
     story.test()
     bench.store.add(story)
     page = browser.get("/experiments/halted").text
@@ -172,7 +172,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
     story.train("m00", 1)
     for number in range(1, 7):
         story.fail(f"fit-1/train/m0{number}/e1/p0", "worker-0", "ValueError: shapes differ")
-    story.tell(ModelStopRequested(run="fit-1", model="m07", by="ann"))
+    story.append(ModelStopRequested(run="fit-1", model="m07", by="ann"))
     story.finish()
     story.test(is_whole=True)
     bench.store.add(story)

@@ -16,8 +16,8 @@ def test_the_schedule_tab_shows_a_running_fit(bench: Bench, browser: Browser) ->
     story = running_story()
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
     plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
-    story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
-    story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
+    story.append(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    story.append(epoch_report(story.state, story.state.runs["fit-1"], 1))
     bench.store.add(story)
     bench.clock.now = story.time + 10.0
     page = text_of(browser.get("/fragments/experiments/digits/schedule").text)

@@ -27,12 +27,12 @@ def verified_story(*, differs: bool) -> Story:
             replicas=(Replica(dataset="d1", partition=0),),
             device=DeviceKind(kind="cpu", name="1 core"),
         )
-        story.tell(joined)
+        story.append(joined)
     models: tuple[Hyperparameters, ...] = ({"batch_size": 32},)
     request = FitRequest(code=CODE, models=models, epochs=1, metric="loss", mode="min", verify=1.0)
-    story.tell(RunRequested(run="fit-1", request=request, author="ada"))
+    story.append(RunRequested(run="fit-1", request=request, author="ada"))
     plan = FitPlan(dataset="d1", models={"m00": models[0]}, partitions={0: 898, 1: 898})
-    story.tell(RunStarted(run="fit-1", plan=plan))
+    story.append(RunStarted(run="fit-1", plan=plan))
     checkpoint = CheckpointRef(name="digits/fit-1/m00/u00000.pt", checksum="-", size=1)
     sub_epoch = TaskResult(rows=898, cores=1, metrics={"loss": 0.5}, checkpoint=checkpoint)
     story.run_task("fit-1/train/m00/e1/p0", "worker-0", sub_epoch)

@@ -33,12 +33,12 @@ from tests.dispatcher.stories import NOW, Story, running_story
 def eventful() -> Story:
     """A fit with every event type that changes rows."""
     story = running_story()
-    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    story.tell(RunResumed(run="fit-1"))
-    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
-    story.tell(TaskRevoked(task="fit-1/train/m05/e1/p0", attempt=1, worker="worker-0", reason="a reason"))
+    story.append(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    story.append(RunResumed(run="fit-1"))
+    story.append(ModelStopRequested(run="fit-1", model="m06", by="ada"))
+    story.append(TaskRevoked(task="fit-1/train/m05/e1/p0", attempt=1, worker="worker-0", reason="a reason"))
     story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
-    story.tell(ModelResumed(run="fit-1", model="m06", by="ada"))
+    story.append(ModelResumed(run="fit-1", model="m06", by="ada"))
     return story
 
 
@@ -146,7 +146,7 @@ def test_the_final_schedule_is_computed_immediately(
 def test_remaining_time_is_remaining_work_divided_by_throughput(is_running: bool) -> None:
     story = running_story()
     if not is_running:
-        story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+        story.append(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     run = read_model.fit()
@@ -204,8 +204,8 @@ def test_the_header_shows_the_newest_fit_not_a_later_test() -> None:
     story.etl()
     story.fit(models=2)
     story.train("m00", 1)
-    story.tell(RunStopRequested(run="fit-1", by="ann"))
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunStopRequested(run="fit-1", by="ann"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"))
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     assert header(read_model, now=NOW).halted is None  # the stopped fit itself is shown
@@ -226,7 +226,7 @@ def test_the_header_shows_the_newest_fit_not_a_later_test() -> None:
         12,
         "",
     )
-    story.tell(RunResumed(run="fit-1", by="ann"))
+    story.append(RunResumed(run="fit-1", by="ann"))
     read_model.apply(story.events[read_model.state.seq :])
     assert header(read_model, now=NOW).state == "running"
 
@@ -238,8 +238,8 @@ def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
     story.etl()
     story.fit(models=2)
     story.train("m00", 1)
-    story.tell(RunStopRequested(run="fit-1", by="ann"))
-    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.append(RunStopRequested(run="fit-1", by="ann"))
+    story.append(RunFinished(run="fit-1", outcome="stopped"))
     story.fit(models=1, epochs=1, run="fit-2")
     story.train("m00", 1, run="fit-2")
     story.finish("fit-2")
@@ -263,8 +263,8 @@ def test_a_failed_test_is_shown_with_the_finished_fit() -> None:
     story.train("m00", 1)
     story.finish()
     request = EvaluateRequest(kind="test", fit="fit-1", split="test")
-    story.tell(RunRequested(run="test-1", request=request))
-    story.tell(RunFinished(run="test-1", outcome="failed", error="KeyError: label"))
+    story.append(RunRequested(run="test-1", request=request))
+    story.append(RunFinished(run="test-1", outcome="failed", error="KeyError: label"))
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     found = header(read_model, now=NOW)

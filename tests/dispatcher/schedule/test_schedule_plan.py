@@ -33,7 +33,7 @@ def story(*, is_planned: bool) -> Story:
             PlannedSubEpoch("worker-0", "m01", 1, 0, 5.0),
             PlannedSubEpoch("worker-1", "m00", 1, 1, 5.0),
         )
-        story.tell(
+        story.append(
             SchedulePlanned(
                 run="fit-1", source="planner/cyclic", order=order, makespan_s=10.0, dispatch_s=12.0,
                 lower_bound_s=9.0, seconds=0.1,

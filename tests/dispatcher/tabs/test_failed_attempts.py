@@ -20,7 +20,7 @@ def crashed(times: int = 3) -> Story:
     for attempt in range(1, times + 1):
         story.run_task(SUB_EPOCH, "worker-0", None)
         failure = Failure(kind=FailureKind.CRASH, message="the process was killed by signal 11")
-        story.tell(TaskFailed(task=SUB_EPOCH, attempt=attempt, worker="worker-0", failure=failure))
+        story.append(TaskFailed(task=SUB_EPOCH, attempt=attempt, worker="worker-0", failure=failure))
     return story
 
 
@@ -40,7 +40,7 @@ def test_a_revoked_attempt_of_another_sub_epoch_is_not_the_failed_attempt() -> N
     story.fit(models=2)
     before = "fit-1/train/m01/e1/p1"
     story.run_task(before, "worker-1", None)
-    story.tell(TaskRevoked(task=before, attempt=1, worker="worker-1", reason="a user asked"))
+    story.append(TaskRevoked(task=before, attempt=1, worker="worker-1", reason="a user asked"))
     story.fail(SUB_EPOCH, "worker-0", "ValueError: shapes differ")
     run = story.state.runs["fit-1"]
     assert failed_attempts(run, ["m01"])["m01"].task == SUB_EPOCH

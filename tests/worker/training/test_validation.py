@@ -131,7 +131,7 @@ def fitted(
 ) -> Story:
     story = Story(workers=0)
     for number in range(WORKERS):
-        story.tell(joined(number))
+        story.append(joined(number))
     story.fit(epochs=EPOCHS, partitions=WORKERS, hyperparams={"m00": hyperparams or {"batch_size": 8}})
     assert isinstance(story.run.plan, FitPlan)
     story.run.plan = story.run.plan.model_copy(update={"partitions": dict(sizes)})

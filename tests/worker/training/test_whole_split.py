@@ -84,7 +84,7 @@ def run_test(
     sub_epoch = "fit-1/train/m00/e1/p0"
     story.do(story.run.find(sub_epoch).key, 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=saved))
     request = EvaluateRequest(kind="test", fit="fit-1", split=split)
-    story.tell(
+    story.append(
         RunRequested(run="test-1", request=request),
         RunStarted(run="test-1", plan=plan_evaluation(story.state, request)),
     )
