@@ -6,7 +6,7 @@ A partition is ready at once. A sub-epoch takes `SUB_EPOCH_S` seconds and is fol
 report. Requests have the paths, headers and bodies of `cerebro.runtime.kvs.client` and the real agent; the contract's
 models build the bodies.
 
-Commands come on standard input, one per line: ``measure`` starts to record report times, ``told`` prints them as JSON
+Commands come on standard input, one per line: ``measure`` starts to record report times, ``report`` prints them as JSON
 and clears them.
 """
 
@@ -108,7 +108,7 @@ class Measured:
         self.inboxes: list[float] = []
         self.refused = self.commits = self.early = 0
 
-    def told(self) -> dict[str, object]:
+    def report(self) -> dict[str, object]:
         """Return the records for the benchmark."""
         return {
             "reports": self.reports,
@@ -295,8 +295,8 @@ async def _obey(measured: Measured) -> None:
         if line.strip() == b"measure":
             measured.clear()
             measured.is_on = True
-        elif line.strip() == b"told":
-            print(json.dumps(measured.told()), flush=True)
+        elif line.strip() == b"report":
+            print(json.dumps(measured.report()), flush=True)
             measured.clear()
     os._exit(0)
 

@@ -85,12 +85,12 @@ def benchmark() -> list[Figure]:
         found: dict[str, list[dict[str, float]]] = {side: [] for side in settings}
         for _ in range(ROUNDS):
             for side, environment in settings.items():
-                found[side].append(_apart(name, environment))
+                found[side].append(_in_process(name, environment))
         ratios = [a["seconds"] / b["seconds"] for a, b in zip(*found.values(), strict=True)]
         figures.append(
             Figure(
                 what=f"C allocator of children: processor time of {STEPS} steps, {name}, against glibc's settings",
-                measured=" against ".join(_told(side) for side in found.values()),
+                measured=" against ".join(_summary(side) for side in found.values()),
                 ratio=statistics.median(ratios),
                 bar=BAR,
                 sense="at most",
@@ -99,12 +99,12 @@ def benchmark() -> list[Figure]:
     return figures
 
 
-def _told(rounds: list[dict[str, float]]) -> str:
+def _summary(rounds: list[dict[str, float]]) -> str:
     middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
     return f"{middle['seconds']:.2f} s, {middle['faults']:,.0f} faults, {middle['peak_mb']:.0f} MB"
 
 
-def _apart(name: str, environment: dict[str, str]) -> dict[str, float]:
+def _in_process(name: str, environment: dict[str, str]) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.allocator", name]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)

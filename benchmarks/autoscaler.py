@@ -179,7 +179,7 @@ class _Planner(InlinePlanner):
 _FIXED = (2, 4, 6, 8, 16)
 """Constant numbers of workers for comparison."""
 
-_TOLD = 4
+_ADVISED = 4
 """Number of workers for a forecast without changes."""
 
 
@@ -190,7 +190,7 @@ def benchmark() -> list[Figure]:
     costs, off, most_changes = [], [], 0
     for seed in range(SCENARIOS):
         world = World.drawn(seed)
-        fixed = {n: simulated(world, n, mode="advise" if n == _TOLD else "off") for n in _FIXED}
+        fixed = {n: simulated(world, n, mode="advise" if n == _ADVISED else "off") for n in _FIXED}
         slowest, fastest = max(o.ended_s for o in fixed.values()), min(o.ended_s for o in fixed.values())
         share = Random(f"goal {seed}").uniform(0.25, 0.8)
         finish_by = fastest * 1.15 + share * (slowest - fastest * 1.15) * 0.5
@@ -198,10 +198,10 @@ def benchmark() -> list[Figure]:
         found = simulated(world, world.workers, finish_by=finish_by, mode="act")
         flaps += _flaps(found.changes)
         most_changes = max(most_changes, len(found.changes))
-        told = fixed[_TOLD]
-        first = told.forecasts[0]
-        off.append(abs(first.time + first.end.p50_s - told.ended_s) / (told.ended_s - first.time))
-        surely += told.ended_s <= first.time + first.end.p90_s
+        advised = fixed[_ADVISED]
+        first = advised.forecasts[0]
+        off.append(abs(first.time + first.end.p50_s - advised.ended_s) / (advised.ended_s - first.time))
+        surely += advised.ended_s <= first.time + first.end.p90_s
         if in_time:
             feasible += 1
             kept += found.ended_s <= finish_by
@@ -232,7 +232,7 @@ def benchmark() -> list[Figure]:
             sense="at most",
         ),
         Figure(
-            what=f"the first forecast beside the truth, {_TOLD} workers: mean error of its P50",
+            what=f"the first forecast beside the truth, {_ADVISED} workers: mean error of its P50",
             measured=f"the worst {100 * max(off):.0f} %",
             ratio=statistics.fmean(off),
             bar=0.15,

@@ -49,8 +49,8 @@ def _broken() -> list[Figure]:
         failures = [event for event in simulation.log if isinstance(event, TaskFailed)]
         most_failures = max(most_failures, sum(each.worker == BAD for each in failures))
         is_left &= BAD in simulation.store.workers_health().quarantined()
-        made = {e.worker for e in simulation.log if e.type == "TaskCommitted" and "/etl/" in e.task}
-        is_left &= bool(made - {f"{BAD}-etl"})
+        makers = {e.worker for e in simulation.log if e.type == "TaskCommitted" and "/etl/" in e.task}
+        is_left &= bool(makers - {f"{BAD}-etl"})
         healthy = _simulation(seed, broken=False)
         without.append(healthy.run().runs["fit-1"].clock.ended)
         longer.append(run.clock.ended / without[-1])

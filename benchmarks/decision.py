@@ -216,17 +216,17 @@ def _first() -> dict[str, float]:
     core = Core(_RECORD)
     for event in _opening(MANY_WORKERS):
         core.apply(event)
-    seen = {
+    state_sizes = {
         n: WorkerView(incarnation="a", weight=1.0, kinds=("train",), replicas=()) for n in core.state.workers
     }
     began = time.perf_counter()
     dispatch_state = core.fit
-    made = time.perf_counter()
-    steps = core.decide(ClusterSnapshot(workers=seen))
+    created_at = time.perf_counter()
+    steps = core.decide(ClusterSnapshot(workers=state_sizes))
     ended = time.perf_counter()
     if dispatch_state is None or len(steps) != MANY_WORKERS:
         raise RuntimeError(f"{len(steps)} sub-epochs were assigned to {MANY_WORKERS} workers")
-    return {"s": ended - began, "board_s": made - began, "sub_epochs": len(steps)}
+    return {"s": ended - began, "board_s": created_at - began, "sub_epochs": len(steps)}
 
 
 def _epoch() -> dict[str, float]:

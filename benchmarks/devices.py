@@ -87,11 +87,11 @@ def benchmark() -> list[Figure]:
 
 def gaps_s(events: list[Event]) -> list[float]:
     """Return the seconds from the end of training to the next start, on each device of each worker."""
-    given = places(events)
+    placements = places(events)
     commits: dict[tuple[str, tuple[int, ...]], list[TaskCommitted]] = {}
     for event in events:
         if isinstance(event, TaskCommitted):
-            commits.setdefault(given[event.task, event.attempt], []).append(event)
+            commits.setdefault(placements[event.task, event.attempt], []).append(event)
     return [
         between_s(before, after) for found in commits.values() for before, after in pairwise(found[_FIRST:])
     ]

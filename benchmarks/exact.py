@@ -179,16 +179,16 @@ def _timed(
 
 
 def _thesis() -> Figure:
-    slowest, told, notes = 0.0, [], []
+    slowest, lines, notes = 0.0, [], []
     for figure in FIGURES:
         result, seconds = _timed(thesis(figure))
-        told.append(f"{figure}: {result.lower_bound:.0f} s in {seconds:.2f} s")
+        lines.append(f"{figure}: {result.lower_bound:.0f} s in {seconds:.2f} s")
         slowest = max(slowest, seconds if result.is_optimal else float("inf"))
     if find_spec("gurobipy"):
         notes.append(f"Gurobi, compact form: {', '.join(map(_by_gurobi, FIGURES))}.")
     return Figure(
         what="the thesis's three scenarios, linear speed-up: proven optimal",
-        measured="; ".join(told),
+        measured="; ".join(lines),
         ratio=slowest,
         bar=2.0,
         sense="at most",

@@ -40,14 +40,14 @@ def _measured(name: str, options: tuple[str, ...]) -> Figure:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder).resolve() / "home"
-        own = {key: text for key, text in os.environ.items() if not key.startswith("CEREBRO_")}
+        variables = {key: text for key, text in os.environ.items() if not key.startswith("CEREBRO_")}
         before, began = _ended_children_s(), time.monotonic()
         try:
             command = [sys.executable, str(_EXAMPLES / f"{name}.py"), *options]
             done = subprocess.run(
                 command,
                 cwd=folder,
-                env={**own, "CEREBRO_HOME": str(home)},
+                env={**variables, "CEREBRO_HOME": str(home)},
                 capture_output=True,
                 text=True,
                 check=False,

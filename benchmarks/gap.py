@@ -29,19 +29,19 @@ def measure() -> dict[str, float]:
         experiment.run_fit(Perceptron(), _GRID, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
         events = run_events(experiment, "fit-1")
     log = [1000 * gap for gap in gaps_s(events)[0]]
-    whole: list[float] = []
+    whole_gaps: list[float] = []
     for commits in commits_by_worker(events).values():
-        whole += [1000 * between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
+        whole_gaps += [1000 * between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
     results = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
     return {
         "sub_epochs": len(results),
         "log_ms": statistics.median(log),
-        "whole_ms": statistics.median(whole),
-        "whole_p95_ms": statistics.quantiles(whole, n=20)[-1],
+        "whole_ms": statistics.median(whole_gaps),
+        "whole_p95_ms": statistics.quantiles(whole_gaps, n=20)[-1],
         "save_ms": 1000 * statistics.median(timings.save_s for timings in results),
         "load_ms": 1000 * statistics.median(timings.load_s for timings in results),
         "sub_epoch_ms": 1000 * statistics.median(timings.compute_s for timings in results),
-        "ratio": statistics.median(whole) / BAR,
+        "ratio": statistics.median(whole_gaps) / BAR,
         "bar": BAR,
     }
 
@@ -67,11 +67,11 @@ def benchmark() -> Figure:
 def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
     """Return the seconds from each commit to the next start on the same devices, and the last commit on each."""
     newest: dict[tuple[str, tuple[int, ...]], float] = {}
-    gaps, given = list[float](), places(events)
+    gaps, placements = list[float](), places(events)
     for event in events:
         if not isinstance(event, TaskCommitted | TaskStarted):
             continue
-        place = given[event.task, event.attempt]
+        place = placements[event.task, event.attempt]
         if isinstance(event, TaskCommitted):
             newest[place] = event.time
         elif place in newest:

@@ -162,8 +162,8 @@ def _move(plane: ControlPlane) -> float:
         least=1,
         term=term,
     )
-    kept = make_snapshot(question)
-    while kvs.cut(_NAME, rule.cut(progress, kept, term)).moved:
+    snapshot = make_snapshot(question)
+    while kvs.cut(_NAME, rule.cut(progress, snapshot, term)).moved:
         pass
     kvs.lead("keeper", 0.001)
     return time.monotonic() - began

@@ -47,7 +47,7 @@ def _variants(found: dict[str, tuple[Row, Row]]) -> Figure:
     ratios = {name: hermes.mean / promising.mean for name, (hermes, promising) in found.items()}
     varied = {name: ratio for name, ratio in ratios.items() if name.count("-") > 1}
     worst = min(varied, key=varied.__getitem__)
-    told = "; ".join(
+    note = "; ".join(
         f"{variant} {ratios[f'hermes-4-{variant}']:.2f}, {ratios[f'hermes-12-{variant}']:.2f}"
         for variant in VARIANTS
         if variant
@@ -58,7 +58,7 @@ def _variants(found: dict[str, tuple[Row, Row]]) -> Figure:
         ratio=varied[worst],
         bar=VARIANT_BAR,
         sense="at least",
-        notes=(f"4 of 16, 12 of 16: {told}",),
+        notes=(f"4 of 16, 12 of 16: {note}",),
     )
 
 

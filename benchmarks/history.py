@@ -44,9 +44,9 @@ def _forecasts() -> Figure:
         world = autoscaler.World.drawn(seed)
         yesterday = autoscaler.simulated(replace(world, day=" yesterday"), WORKERS)
         for history, found in ((None, blind), (history_of(yesterday.log), known)):
-            told = autoscaler.simulated(world, WORKERS, mode="advise", history=history)
-            first = told.forecasts[0]
-            left_s = told.ended_s - first.time
+            simulation = autoscaler.simulated(world, WORKERS, mode="advise", history=history)
+            first = simulation.forecasts[0]
+            left_s = simulation.ended_s - first.time
             found.append(abs(first.end.p50_s - left_s) / left_s)
             is_sure = left_s <= first.end.p90_s
             sure_blind += history is None and is_sure

@@ -88,7 +88,7 @@ def measure_frozen() -> dict[str, float]:
 
 def benchmark() -> list[Figure]:
     """Measure both hops."""
-    return [_whole(measure()), _mostly_frozen(measure_frozen())]
+    return [_full_model(measure()), _mostly_frozen(measure_frozen())]
 
 
 def _mostly_frozen(found: dict[str, float]) -> Figure:
@@ -105,7 +105,7 @@ def _mostly_frozen(found: dict[str, float]) -> Figure:
     )
 
 
-def _whole(found: dict[str, float]) -> Figure:
+def _full_model(found: dict[str, float]) -> Figure:
     return Figure(
         what=f"hop: save + checksum + load of {found['state_mb']:.0f} MB",
         measured=f"{found['hop_s']:.2f} s, raw bytes {found['raw_s']:.2f} s",

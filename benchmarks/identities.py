@@ -40,7 +40,7 @@ def benchmark() -> list[Figure]:
         plane = stack.enter_context(control_plane(folder, ("redis", "kvs_api")))
         users = stack.enter_context(_with_users(plane.database, plane.token, folder))
         operator = KvsClient(users, plane.token)
-        tokens = [_made(operator, number).token for number in range(TOKENS)]
+        tokens = [_new_token(operator, number).token for number in range(TOKENS)]
         ours = KvsClient(users, tokens[0])
         locators = Locators(train=Locator(metadata="/data/train.csv"))
         ours.create_experiment(ExperimentRecord(name=_NAME, locators=locators))
@@ -51,7 +51,7 @@ def benchmark() -> list[Figure]:
             ("a read", "GET", f"/v1/experiments/{_NAME}", None),
             ("a member's command", "POST", f"/v1/experiments/{_NAME}/events", command),
         ):
-            one, many = _asked(method, path, body, (plane.server, [plane.token]), (users, tokens))
+            one, many = _timed_requests(method, path, body, (plane.server, [plane.token]), (users, tokens))
             figures.append(
                 Figure(
                     what=f"identities: {what}, p50 with {TOKENS:,} tokens in turn, more than with one token",
@@ -70,12 +70,14 @@ def _request() -> EtlRequest:
     return EtlRequest(code="0" * 64, code_fingerprint="1" * 64)
 
 
-def _made(operator: KvsClient, number: int) -> MadeToken:
+def _new_token(operator: KvsClient, number: int) -> MadeToken:
     name = f"person-{number}"
     return operator.make_token(TokenRequest(name=name, role=Role.MEMBER, projects=("vision",)))
 
 
-def _asked(method: str, path: str, body: bytes | None, *sides: tuple[str, list[str]]) -> tuple[float, ...]:
+def _timed_requests(
+    method: str, path: str, body: bytes | None, *sides: tuple[str, list[str]]
+) -> tuple[float, ...]:
     """Return the median milliseconds of each side."""
     took: list[list[float]] = [[] for _ in sides]
     turns = [itertools.cycle(tokens) for _, tokens in sides]

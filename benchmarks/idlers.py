@@ -34,8 +34,8 @@ ROWS = 100
 class Wait(Execution):
     """A sub-epoch waits for a time, and an ETL task takes no time; there is no child process."""
 
-    def __init__(self, seconds: float, made: list[Replica]) -> None:
-        self._seconds, self._new_slot = seconds, made
+    def __init__(self, seconds: float, replicas: list[Replica]) -> None:
+        self._seconds, self._new_slot = seconds, replicas
         self._begun: float | None = None
         self.previous = None
 

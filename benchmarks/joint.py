@@ -60,16 +60,16 @@ def _against_solver(problems: dict[str, Problem], planned: dict[str, float]) -> 
 
 
 def _again(problem: Problem) -> Figure:
-    told, means = [], {}
+    lines, means = [], {}
     for sigma in (0.1, 0.3):
         found = [worth(problem, sigma=sigma, times=4, seed=seed) for seed in range(RUNS)]
         means[sigma] = statistics.fmean(each.again / each.once for each in found)
         knowing = statistics.fmean(each.knowing / each.once for each in found)
-        told.append(f"sigma {sigma}: {means[sigma]:.3f}, knowing all from the start {knowing:.3f}")
+        lines.append(f"sigma {sigma}: {means[sigma]:.3f}, knowing all from the start {knowing:.3f}")
     return Figure(
         what="12 models hop over 4 nodes of 8 GPUs, times of ways off by sigma 0.3: planned four times with what is "
         "known by then, over once",
-        measured="; ".join(told),
+        measured="; ".join(lines),
         ratio=means[0.3],
         bar=0.9,
         sense="at most",
@@ -82,11 +82,11 @@ def _against_practice(problem: Problem, planned: float) -> Figure:
         name: statistics.fmean(make(problem, seed).makespan for seed in range(SEEDS))
         for name, make in BASELINES.items()
     }
-    told = ", ".join(f"{name} {seconds / 3600:.2f} h" for name, seconds in means.items())
+    hours = ", ".join(f"{name} {seconds / 3600:.2f} h" for name, seconds in means.items())
     return Figure(
         what="12 models hop over 4 nodes of 8 GPUs, planned: over all GPUs of a node for each sub-epoch, in random "
         "order",
-        measured=f"{planned / 3600:.2f} h; {told}",
+        measured=f"{planned / 3600:.2f} h; {hours}",
         ratio=planned / means["current practice"],
         bar=0.80,
         sense="at most",

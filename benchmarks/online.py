@@ -135,11 +135,11 @@ def _against_random(*, is_down: bool) -> str:
 
 def _outage(problem: Problem, seed: int) -> Outage:
     rng = random.Random(f"outage {seed}")
-    whole = lower_bound(problem)
+    bound = lower_bound(problem)
     return Outage(
         worker=rng.randrange(problem.num_workers),
-        start=rng.uniform(0.0, 1.0 - DOWN) * whole,
-        seconds=DOWN * whole,
+        start=rng.uniform(0.0, 1.0 - DOWN) * bound,
+        seconds=DOWN * bound,
     )
 
 

@@ -120,10 +120,10 @@ def _fit(experiment: Experiment, *, epochs: int, long: int, **named: Any) -> lis
 def _parallel_plans(events: list[Event]) -> Counter[tuple[str, str]]:
     """Count the sub-epochs of the long model and of the short ones by parallel plan."""
     found: Counter[tuple[str, str]] = Counter()
-    given = {(e.task, e.attempt): e.parallel_plan for e in events if isinstance(e, TaskAssigned)}
+    plans = {(e.task, e.attempt): e.parallel_plan for e in events if isinstance(e, TaskAssigned)}
     for event in events:
         if isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "train":
-            parallel_plan = given[event.task, event.attempt]
+            parallel_plan = plans[event.task, event.attempt]
             model = "long model" if TaskKey.parse(event.task).model == "m00" else "short ones"
             found[model, parallel_plan.label if parallel_plan is not None else "single"] += 1
     return found

@@ -121,18 +121,18 @@ def _compared(partition: Path, *, is_cold: bool) -> dict[str, Any]:
     plain, ahead, used, is_same = list[float](), list[float](), list[Ahead](), True
     mapped = None if is_cold else MappedRows.open([partition])
     for seed in range(PASSES):
-        made = []
+        batches = []
         for reading in (
             Reading(ON_DEMAND, lambda times: step_s.append(times.step_s)),
             learned.reading("m", rows.BATCH, is_on_host=True),
         ):
             if is_cold:
                 _empty_cache(partition)
-            made.append(_Pass(mapped or partition, seed, reading))
+            batches.append(_Pass(mapped or partition, seed, reading))
         used.append(reading.ahead)
-        is_same &= made[0].weights == made[1].weights
-        plain.append(made[0].seconds)
-        ahead.append(made[1].seconds)
+        is_same &= batches[0].weights == batches[1].weights
+        plain.append(batches[0].seconds)
+        ahead.append(batches[1].seconds)
     ratios = [mine / other for mine, other in zip(ahead[1:], plain[1:], strict=True)]
     return {
         "plain_s": statistics.median(plain[1:]),

@@ -243,15 +243,15 @@ def _wait_until_ready(container: _Container, process: subprocess.Popen[bytes]) -
 def _is_ready(container: _Container) -> bool:
     probe = container.spec["readinessProbe"]
     names = {port["name"]: container.ports[port["containerPort"]] for port in container.spec["ports"]}
-    asked = probe.get("httpGet") or probe["tcpSocket"]
+    check = probe.get("httpGet") or probe["tcpSocket"]
     with closing(
-        http.client.HTTPConnection(HOST, names[asked["port"]], timeout=probe["timeoutSeconds"])
+        http.client.HTTPConnection(HOST, names[check["port"]], timeout=probe["timeoutSeconds"])
     ) as connection:
         try:
             connection.connect()
-            if "path" not in asked:
+            if "path" not in check:
                 return True
-            connection.request("GET", asked["path"], headers=_KUBELET)
+            connection.request("GET", check["path"], headers=_KUBELET)
             return connection.getresponse().status == http.HTTPStatus.OK
         except OSError:
             return False

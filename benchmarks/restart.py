@@ -90,7 +90,7 @@ def benchmark() -> list[Figure]:
         ),
         Figure(
             what=f"{case}: times that a second controller got the leadership meanwhile",
-            measured=f"{lost:.0f} of {sum(each['asked'] for each in found.values()):.0f} times it asked",
+            measured=f"{lost:.0f} of {sum(each['attempts'] for each in found.values()):.0f} times it asked",
             ratio=lost,
             bar=0,
             sense="at most",
@@ -112,7 +112,7 @@ def measure(sub_epochs: int) -> dict[str, float]:
         "again_s": again["cpu_s"],
         "again_decided_s": again["decided_s"],
         "lost": first["lost"] + again["lost"],
-        "asked": first["asked"] + again["asked"],
+        "attempts": first["attempts"] + again["attempts"],
     }
 
 
@@ -127,14 +127,14 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
         began = time.monotonic()
         kvs = KvsClient(plane.server, plane.token)
         (summary,) = kvs.experiments()
-        has_led, lost, asked = False, 0, 0
+        has_led, lost, attempts = False, 0, 0
         decided_s, used_s, quiet_since = math.inf, 0.0, began
         while time.monotonic() < quiet_since + _QUIET_S or not math.isfinite(decided_s):
             if time.monotonic() > began + _LONGEST_S:
                 raise ClusterError(f"the controller did not decide within {_LONGEST_S:g} s")
             is_rival = kvs.lead("rival", _RIVAL_S).term != 0
             has_led |= not is_rival
-            asked, lost = asked + has_led, lost + (has_led and is_rival)
+            attempts, lost = attempts + has_led, lost + (has_led and is_rival)
             if not math.isfinite(decided_s) and kvs.events(_NAME, summary.last_seq):
                 decided_s = time.monotonic() - began
             now_s = _cpu_s(plane)
@@ -142,7 +142,7 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
                 quiet_since = time.monotonic()
             used_s = now_s
             time.sleep(_LOOK_S)
-        return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "asked": asked}
+        return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "attempts": attempts}
 
 
 def name_newcomer(kvs: KvsClient, newcomer: str) -> None:

@@ -214,13 +214,13 @@ def _open(events: list[Event], worker: str) -> tuple[TaskStarted, int]:
     if not found:
         raise LookupError(worker)
     started = found[-1]
-    own = [
+    own_files = [
         e
         for e in events
         if getattr(e, "task", "") == started.task and getattr(e, "attempt", 0) == started.attempt
     ]
-    saved = [event.savepoint.batch for event in own if isinstance(event, SubEpochSaved)]
-    if not saved or any(isinstance(e, TaskFailed | TaskRevoked | TaskCommitted) for e in own):
+    saved = [event.savepoint.batch for event in own_files if isinstance(event, SubEpochSaved)]
+    if not saved or any(isinstance(e, TaskFailed | TaskRevoked | TaskCommitted) for e in own_files):
         raise LookupError(worker)
     return started, saved[-1]
 

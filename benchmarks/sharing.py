@@ -120,7 +120,7 @@ def _simulation(
     at: float = 0.0,
     priority: int = NORMAL,
 ) -> Simulation:
-    asked, plan = _fit(*first)
+    request, plan = _fit(*first)
     other, other_plan = _fit(*second)
     return Simulation(
         Scenario(
@@ -128,7 +128,7 @@ def _simulation(
             sub_epoch_time=_sub_epoch_time(seed),
             lease_s=3600.0,
         ),
-        asked,
+        request,
         plan,
         neighbours=[Neighbour(name=OTHER, request=other, plan=other_plan, at=at, priority=priority)],
         most_open=most_open,

@@ -92,10 +92,10 @@ def measure(agents: int = AGENTS, models: int = MODELS, seconds: float = MEASURE
         pids = {**plane.pids, **{f"agents {n}": each.pid for n, each in enumerate(generators)}}
         before = {service: _cpu_s(pid) for service, pid in pids.items()}
         for each in generators:
-            _tell(each, "measure")
+            _send(each, "measure")
         time.sleep(seconds)
         used = {service: _cpu_s(pid) - before[service] for service, pid in pids.items()}
-        told = [_asked(each) for each in generators]
+        told = [_read_report(each) for each in generators]
         memory_mb = _memory_mb(plane.pids["kvs_api"], "VmHWM")
     reports = tuple(each for found in told for each in found["reports"])
     if len(reports) < agents * seconds / 8:
@@ -179,14 +179,14 @@ def _generator(plane: ControlPlane, first: int, count: int) -> Iterator[subproce
         process.wait()
 
 
-def _tell(generator: subprocess.Popen[str], word: str) -> None:
+def _send(generator: subprocess.Popen[str], word: str) -> None:
     assert generator.stdin is not None
     generator.stdin.write(word + "\n")
     generator.stdin.flush()
 
 
-def _asked(generator: subprocess.Popen[str]) -> dict[str, Any]:
-    _tell(generator, "told")
+def _read_report(generator: subprocess.Popen[str]) -> dict[str, Any]:
+    _send(generator, "report")
     assert generator.stdout is not None
     found: dict[str, Any] = json.loads(generator.stdout.readline())
     return found

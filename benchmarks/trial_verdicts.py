@@ -168,11 +168,11 @@ def _sized(
 ) -> TrialOutcome:
     """Run a trial with counted memory, as on a device that is a share of cores."""
     body = task_of(parallel_plan, batch_size)
-    given = Alone(("cpu",)) if parallel_plan.is_single else group
-    assert given is not None
+    ranks = Alone(("cpu",)) if parallel_plan.is_single else group
+    assert ranks is not None
     partition, root = Path(folder, "partition"), Path(folder, "root")
     return tried_by(
-        resolve(parallel_plan), given, spec, body, partition, root, device_memory=DeviceMemory(1 << 50)
+        resolve(parallel_plan), ranks, spec, body, partition, root, device_memory=DeviceMemory(1 << 50)
     )
 
 

@@ -254,8 +254,8 @@ def _of_durations(found: Mapping[str, Sequence[tuple[float, float]]], note: str)
         parallel_plan: statistics.median(whole for whole, _ in seconds)
         for parallel_plan, seconds in found.items()
     }
-    own = {
-        parallel_plan: statistics.median(own for _, own in seconds)
+    own_times = {
+        parallel_plan: statistics.median(own_s for _, own_s in seconds)
         for parallel_plan, seconds in found.items()
     }
     return Figure(
@@ -267,7 +267,7 @@ def _of_durations(found: Mapping[str, Sequence[tuple[float, float]]], note: str)
         measure="s",
         notes=(
             f"without the start: "
-            f"{', '.join(f'{parallel_plan} {seconds:.1f} s' for parallel_plan, seconds in own.items())}",
+            f"{', '.join(f'{parallel_plan} {seconds:.1f} s' for parallel_plan, seconds in own_times.items())}",
             note,
         ),
     )

@@ -174,11 +174,11 @@ def _wait_until_read(viewer: _Viewer, size: Size) -> float:
     """Poll until the dispatcher has read the whole run and every small experiment; return the seconds."""
     began = time.monotonic()
     while time.monotonic() < began + _LONGEST_S:
-        told = viewer.get(f"/api/views/experiments/{NAME}").json()
+        view = viewer.get(f"/api/views/experiments/{NAME}").json()
         known = viewer.get("/api/views/experiments?size=1").json()
         live = viewer.get(f"/api/views/experiments/{NAME}/curves?axis=row&top=1&points=5000").json()
         is_live = sum(len(curve["x"]) for curve in live["curves"]) > 0
-        if told["is_complete"] and known["read"] == size.experiments + 1 and is_live:
+        if view["is_complete"] and known["read"] == size.experiments + 1 and is_live:
             return time.monotonic() - began
         time.sleep(1.0)
     raise ClusterError(f"the dispatcher did not read the run within {_LONGEST_S:g} s")
@@ -226,7 +226,7 @@ class _Watcher:
     path: str
     polls: int = 0
     unchanged: int = 0
-    _seen: list[tuple[float, int]] = field(default_factory=list)
+    _progress: list[tuple[float, int]] = field(default_factory=list)
     """(time, completed sub-epochs) of each new answer."""
 
     def watch(self, phase_s: float, is_over: threading.Event) -> None:
@@ -240,16 +240,16 @@ class _Watcher:
             self.unchanged += answer.status == _NOT_CHANGED
             tag = answer.headers.get("ETag", "")
             if answer.status == 200 and self.path.startswith("/api"):
-                self._seen.append((time.time(), answer.json()["run"]["done"]))
+                self._progress.append((time.time(), answer.json()["run"]["done"]))
             is_over.wait(max(0.0, POLL_S - (time.monotonic() - began)))
 
     def delays(self, work: Work) -> Iterator[float]:
         """Yield the delay from each commit in this watch to its first sight."""
-        if not self._seen:
+        if not self._progress:
             return
-        first = self._seen[0][1]
+        first = self._progress[0][1]
         for done, at in work.commits:
-            if done > first and (seen := next((t for t, n in self._seen if n >= done), None)) is not None:
+            if done > first and (seen := next((t for t, n in self._progress if n >= done), None)) is not None:
                 yield seen - at
 
 

@@ -177,7 +177,7 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
             _draw(scenario.name, rows, options.svg)
         if options.json:
             yield json.dumps(
-                {"scenario": scenario.name, "about": scenario.about, "rows": [*map(_told, rows)]}
+                {"scenario": scenario.name, "about": scenario.about, "rows": [*map(_row_json, rows)]}
             )
         else:
             yield f"{scenario.name}: {scenario.about}"
@@ -238,7 +238,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         yield "  ".join([f"  {name:<{width}}", *numbers])
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, Any]:
     return {
         "scheduler": row.scheduler,
         "makespan": row.makespan._asdict(),

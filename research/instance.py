@@ -136,7 +136,7 @@ def _open_shop(found: Mapping[str, Any]) -> Instance:
 
 def _holders(held: Any, partition: int) -> list[int]:
     where = f"available[{partition}]"
-    found = [_whole(worker, where, least=0) for worker in _list(held, where)]
+    found = [_integer(worker, where, least=0) for worker in _list(held, where)]
     if len(set(found)) < len(found):
         raise InstanceError(f"{where} names a worker twice: {found}")
     return found
@@ -144,7 +144,7 @@ def _holders(held: Any, partition: int) -> list[int]:
 
 def _multi_gpu(found: Mapping[str, Any]) -> Instance:
     nodes = [
-        _whole(gpus, f"nodes[{n}]", most=_MAX_GPUS) for n, gpus in enumerate(_list(found["nodes"], "nodes"))
+        _integer(gpus, f"nodes[{n}]", most=_MAX_GPUS) for n, gpus in enumerate(_list(found["nodes"], "nodes"))
     ]
     runtimes = {
         model: {
@@ -163,7 +163,7 @@ def _multi_gpu(found: Mapping[str, Any]) -> Instance:
 
 
 def _epochs(found: Mapping[str, Any], sub_epochs: int) -> int:
-    epochs = _whole(found.get("epochs", 1), "epochs")
+    epochs = _integer(found.get("epochs", 1), "epochs")
     if sub_epochs * epochs > _MAX_SUB_EPOCHS:
         raise InstanceError(
             f"the instance has {sub_epochs * epochs:,} sub-epochs (models x partitions x epochs), expected at most "
@@ -214,7 +214,7 @@ def _index(text: str, where: str) -> int:
     return int(text)
 
 
-def _whole(value: Any, where: str, *, least: int = 1, most: int = _MAX_SUB_EPOCHS) -> int:
+def _integer(value: Any, where: str, *, least: int = 1, most: int = _MAX_SUB_EPOCHS) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InstanceError(f"{where} is {_kind(value)}, expected a whole number from {least} to {most}")
     return value

@@ -264,7 +264,7 @@ def _papers() -> Iterator[Scenario]:
                 )
 
 
-def _others() -> Iterator[Scenario]:
+def _further() -> Iterator[Scenario]:
     for size in (8, 16):
         yield Scenario(
             name=f"hard-narrow-{size}x{size}",
@@ -309,5 +309,5 @@ def _others() -> Iterator[Scenario]:
         )
 
 
-SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*_theses(), *_papers(), *_others(), *_saturns())}
+SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*_theses(), *_papers(), *_further(), *_saturns())}
 """Scenarios by name."""

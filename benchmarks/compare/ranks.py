@@ -65,12 +65,12 @@ def _run(train: Train, folder: str, rates: list[float], into: str) -> Outcome:
     arguments = (train, folder, rates, into)
     multiprocessing.spawn(_rank, arguments, nprocs=task.WORKERS)  # type: ignore[attr-defined, no-untyped-call]
     seconds = time.monotonic() - began
-    told = [json.loads((Path(into) / f"rank-{rank}.json").read_text()) for rank in range(task.WORKERS)]
+    reports = [json.loads((Path(into) / f"rank-{rank}.json").read_text()) for rank in range(task.WORKERS)]
     return Outcome(
         seconds=seconds,
-        accuracy=told[0]["accuracy"],
-        held=max(rank["held"] for rank in told),
-        moved=sum(rank["moved"] for rank in told),
+        accuracy=reports[0]["accuracy"],
+        held=max(rank["held"] for rank in reports),
+        moved=sum(rank["moved"] for rank in reports),
     )
 
 
@@ -85,8 +85,8 @@ def _rank(rank: int, train: Train, folder: str, rates: list[float], into: str) -
         accuracy.append(measure(model, valid))
         if rank == 0:
             moved += save(model, rate, into)
-    told = {"accuracy": accuracy, "held": task.held(r"train-inputs\.npy$"), "moved": moved + task.sent()}
-    (Path(into) / f"rank-{rank}.json").write_text(json.dumps(told))
+    report = {"accuracy": accuracy, "held": task.held(r"train-inputs\.npy$"), "moved": moved + task.sent()}
+    (Path(into) / f"rank-{rank}.json").write_text(json.dumps(report))
     distributed.barrier()
     distributed.destroy_process_group()
 

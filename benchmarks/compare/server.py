@@ -28,12 +28,12 @@ def run(folder: str, rates: list[float], into: str) -> Outcome:
     began = time.monotonic()
     multiprocessing.spawn(_rank, (folder, rates, into), nprocs=_RANKS)  # type: ignore[attr-defined, no-untyped-call]
     seconds = time.monotonic() - began
-    told = [json.loads((Path(into) / f"rank-{rank}.json").read_text()) for rank in range(_RANKS)]
+    reports = [json.loads((Path(into) / f"rank-{rank}.json").read_text()) for rank in range(_RANKS)]
     return Outcome(
         seconds=seconds,
-        accuracy=told[_SERVER]["accuracy"],
-        held=max(rank["held"] for rank in told),
-        moved=sum(rank["moved"] for rank in told),
+        accuracy=reports[_SERVER]["accuracy"],
+        held=max(rank["held"] for rank in reports),
+        moved=sum(rank["moved"] for rank in reports),
     )
 
 
@@ -80,8 +80,8 @@ def _rank(rank: int, folder: str, rates: list[float], into: str) -> None:
         accuracy.append(ranks.measure(model.network, parts[1]) if parts else ranks.measure(None, None))
         if rank == _SERVER:
             moved += ranks.save(model.network, rate, into)
-    told = {"accuracy": accuracy, "held": task.held(r"train-inputs\.npy$"), "moved": moved + task.sent()}
-    (Path(into) / f"rank-{rank}.json").write_text(json.dumps(told))
+    report = {"accuracy": accuracy, "held": task.held(r"train-inputs\.npy$"), "moved": moved + task.sent()}
+    (Path(into) / f"rank-{rank}.json").write_text(json.dumps(report))
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -82,7 +82,7 @@ class Sitting:
     def ratio(self, method: str) -> float:
         """Return the median ratio of the method's time to Cerebro's first fit."""
         pairs = zip(self.outcomes[method], self.outcomes["cerebro"], strict=True)
-        return statistics.median(theirs["seconds"] / own["seconds"] for theirs, own in pairs)
+        return statistics.median(theirs["seconds"] / ours["seconds"] for theirs, ours in pairs)
 
 
 def measure(
@@ -161,5 +161,5 @@ def contender(method: Method, root: Path, rates: Sequence[float]) -> Outcome:
         )
     if done.returncode:
         raise RuntimeError(f"{method.name} failed:\n{done.stderr[-4000:]}")
-    told: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return told
+    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
+    return outcome

@@ -25,7 +25,7 @@ RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002)
 HELD_OUT = 4_000
 """Rows excluded from training, numbered after the others."""
 SPLITS = ("train", "valid")
-_KINDS, _APART = 6, 7.5
+_KINDS, _DISTANCE = 6, 7.5
 """Clouds of rows per class, and the distance of their centres from the origin; a row's noise is 1.
 
 So classes overlap a little, and no line separates them.
@@ -53,7 +53,7 @@ def label(number: int) -> int:
 @cache
 def _centres() -> Array:
     found: Array = np.random.default_rng([0, 0]).standard_normal((CLASSES, _KINDS, FEATURES), np.float32)
-    found *= _APART / np.linalg.norm(found, axis=-1, keepdims=True)
+    found *= _DISTANCE / np.linalg.norm(found, axis=-1, keepdims=True)
     return found
 
 
@@ -161,6 +161,6 @@ def sent() -> int:
             continue
         with socket.socket(fileno=os.dup(int(entry.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6):
-                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED + 8)
-                total += struct.unpack_from("Q", told, _ACKNOWLEDGED)[0]
+                tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED + 8)
+                total += struct.unpack_from("Q", tcp_info, _ACKNOWLEDGED)[0]
     return total

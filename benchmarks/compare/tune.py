@@ -51,6 +51,6 @@ def _trial(config: dict[str, Any], rows: dict[str, Any], into: str) -> None:
 
     torch.set_num_threads(1)
     train_rows, valid_rows = (task.Rows(*rows[split]) for split in task.SPLITS)
-    told = train(train_rows, valid_rows, config["rate"], into, "plasma")
+    result = train(train_rows, valid_rows, config["rate"], into, "plasma")
     # Held-out rows are in the same mapping, and were all read.
-    tune.report(told._replace(held=told.held - rows["valid"][0].nbytes)._asdict())
+    tune.report(result._replace(held=result.held - rows["valid"][0].nbytes)._asdict())

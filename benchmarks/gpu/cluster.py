@@ -62,9 +62,9 @@ def measure(setting: Setting) -> Iterator[Row]:
             yield _tasks(label, commits, setting, worker_log(Path(info.home)))
             if isinstance(spec, Deterministic):
                 yield _usage(label, usages)
-                yield _told(info.home, "status")
+                yield _timed_command(info.home, "status")
             yield from _replays(info.home, result.run, label, is_checked=isinstance(spec, Deterministic))
-        yield _told(info.home, "doctor")
+        yield _timed_command(info.home, "doctor")
 
 
 def _fit(label: str, result: Any, fit_s: float, etl_s: float, epochs: int) -> Row:
@@ -144,7 +144,7 @@ def _usage(label: str, usages: list[tuple[float | None, int | None]]) -> Row:
     )
 
 
-def _told(home: Any, command: str) -> Row:
+def _timed_command(home: Any, command: str) -> Row:
     """Return a command's output as a row."""
     done = subprocess.run(
         [sys.executable, "-m", "cerebro.cli", command],

@@ -104,17 +104,17 @@ def _same(setting: Setting, rows: MappedRows, batch_size: int) -> Row:
         PartitionLoader(rows, batch_size=batch_size, seed=3, device=each) for each in (setting.device, "cpu")
     )
     busy = torch.randn(2048, 2048, device=setting.device)
-    kept, differences = [], 0
+    batches, differences = [], 0
     for (inputs, labels), (expected, expected_labels) in zip(device, host, strict=True):
         busy = busy @ busy  # the copy of the next batch overlaps with it
-        kept.append((inputs.clone(), labels.clone(), expected, expected_labels))
-    for inputs, labels, expected, expected_labels in kept:
+        batches.append((inputs.clone(), labels.clone(), expected, expected_labels))
+    for inputs, labels, expected, expected_labels in batches:
         differences += not torch.equal(inputs.cpu(), expected) or not torch.equal(
             labels.cpu(), expected_labels
         )
     return Row(
         what="batches on the device equal batches on the host",
-        measured=f"{differences} of {len(kept)} differ",
+        measured=f"{differences} of {len(batches)} differ",
         values={"differences": differences},
         holds=differences == 0,
     )

@@ -147,9 +147,11 @@ def measure(setting: Setting) -> Iterator[Row]:
     failed = {each.task: each.failure for each in events if isinstance(each, TaskFailed)}
     for number, stage in enumerate(_STAGES):
         model = f"m{number:02d}"
-        own = [each for each in plans if each["model"] == model]
-        ruled_out = [f"{each['parallel_plan']}: {each['ruled out']}" for each in own if each["ruled out"]]
-        used = [str(each["parallel_plan"]) for each in own if each["sub_epochs"]]
+        model_plans = [each for each in plans if each["model"] == model]
+        ruled_out = [
+            f"{each['parallel_plan']}: {each['ruled out']}" for each in model_plans if each["ruled out"]
+        ]
+        used = [str(each["parallel_plan"]) for each in model_plans if each["sub_epochs"]]
         lacks = [
             failure
             for task, failure in failed.items()

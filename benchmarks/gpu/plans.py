@@ -182,8 +182,8 @@ def _train(setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows) -> _Tr
     try:
         if setting.is_gpu:
             torch.cuda.reset_peak_memory_stats()
-        made = torch.device(technique.made_on(group, plan.params))
-        trainee = create(spec, hyperparams, seed=1, model="m00", device=made)
+        device = torch.device(technique.made_on(group, plan.params))
+        trainee = create(spec, hyperparams, seed=1, model="m00", device=device)
         if plan.technique != "single":
             trainee = prepare(spec, trainee, technique, plan.params, group)
         loader = PartitionLoader(rows, batch_size=_BATCH, seed=1, device=group.device)

@@ -52,7 +52,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             )
         except BadRequestError as error:
             return _page(services, who, problem=str(error)), 400
-        return _page(services, who, made=new_token)
+        return _page(services, who, new_token=new_token)
 
     @pages.post("/account/tokens/revoke")
     def revoke_token() -> ResponseReturnValue:
@@ -108,7 +108,7 @@ def _page(
         role_scopes=SCOPES,
         tokens=tokens,
         usages=services.reader.call(services.store.quotas),
-        made=new_token,
+        new_token=new_token,
         problem=problem,
         is_admin=is_admin,
         may_make=who.may(Scope.TOKENS),

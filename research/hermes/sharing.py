@@ -19,7 +19,7 @@ _HERMES_S, _OTHERS_S = 10.0, 30.0
 _MILESTONES, _FACTOR = (0.25, 0.5, 0.75), 1.5
 """Decreases of the loss that make Hermes's quantum grow (section 3.3), and the factor, which the paper does not print.
 """
-_LOOK, _SHORTEST_S, _GROWTH = 12, 3.0, 1.25
+_FIRST_LOSSES, _SHORTEST_S, _GROWTH = 12, 3.0, 1.25
 """Of `promising`: observed losses in a job's first quantum, minimum quantum, and growth of the next quantum."""
 
 Quantum = Callable[[Job], float]
@@ -159,7 +159,7 @@ def _at_milestones(job: Job) -> float:
 
 
 def _growing(job: Job) -> float:
-    look_s = _LOOK * job.every / job.rate + 0.01
+    look_s = _FIRST_LOSSES * job.every / job.rate + 0.01
     return float(max(_SHORTEST_S, look_s) * _GROWTH ** len(job.progress.quanta))
 
 

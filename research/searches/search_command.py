@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROCEDURES = ("random", "hyperband", "asha", "asha-promotion", "pbt")
 SAMPLERS = ("random", "tpe", "gp", "cma")
 _WORKERS, _EPOCHS = 8, 27
-_OWN = ("procedure", "sampler", "workers", "samples", "epochs", "seed")
+_OPTIONS = ("procedure", "sampler", "workers", "samples", "epochs", "seed")
 """Options for searches only."""
 
 
@@ -57,7 +57,7 @@ def check_unused(options: argparse.Namespace, scenario: str) -> None:
     Raises:
         InstanceError: a search option is given.
     """
-    for name in _OWN:
+    for name in _OPTIONS:
         if getattr(options, name) is not None:
             raise InstanceError(f"{scenario} is no search: leave out --{name}, or simulate `search`")
 
@@ -91,7 +91,7 @@ def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
     }
     rows = compare(found)
     if options.json:
-        yield json.dumps({"scenario": name, "about": scenario.about, "rows": [*map(_told, rows)]})
+        yield json.dumps({"scenario": name, "about": scenario.about, "rows": [*map(_row_json, rows)]})
         return
     yield f"{name}: {scenario.about}"
     yield (
@@ -199,7 +199,7 @@ def _table(rows: Sequence[Row], seeds: int) -> Iterator[str]:
         yield "  ".join([f"  {procedure:<{width}}", *numbers])
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, Any]:
     return {
         "procedure": row.procedure,
         "trials": row.trials,

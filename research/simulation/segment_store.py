@@ -21,7 +21,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         self._require(experiment, request.term, request.created)
         known = self._segments[experiment]
         after = known[-1].last if known else 0
-        new_events = [event for event in self._own(experiment) if event.seq > after]
+        new_events = [event for event in self._own_events(experiment) if event.seq > after]
         moved = [
             event
             for event in new_events[: max(0, len(new_events) - request.keep)]
@@ -53,7 +53,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
     def segments(self, experiment: str) -> SegmentsAnswer:
         """Return the segments and snapshots of a log."""
         snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
-        remaining = sum(event.seq > self._floor(experiment) for event in self._own(experiment))
+        remaining = sum(event.seq > self._floor(experiment) for event in self._own_events(experiment))
         return SegmentsAnswer(
             segments=tuple(self._segments[experiment]), snapshots=snapshots, remaining=remaining
         )
@@ -85,7 +85,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         moved = self._segments[experiment]
         return moved[-1].last if moved else 0
 
-    def _own(self, experiment: str) -> list[Event]:
+    def _own_events(self, experiment: str) -> list[Event]:
         """Return the experiment's own events of a log."""
         if not experiment:
             return [*self._cluster_log]

@@ -170,7 +170,7 @@ def test_a_search_is_dispatched_by_priority_score(procedure: ProcedureChoice) ->
     the replayed ones."""
     simulation = searches.simulation(searches.search_of(procedure, samples=8), epochs=4)
     change = SchedulerChanged(run="fit-1", scheduler="promising", planner=False, by="ada")
-    searches.ask(simulation, 0.5, change)
+    searches.request_at(simulation, 0.5, change)
     run = searches.fit_of(simulation)
     assert run.state is RunState.FINISHED
     assert told_step_by_step(simulation)

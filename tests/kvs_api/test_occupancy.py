@@ -60,7 +60,7 @@ class Deciders(RuleBasedStateMachine):
         self.devices: dict[str, int] = {}
         for name in WORKERS:
             self.register(name, DEVICES)
-            self.append("controller-0", name)
+            self.write_cluster_event("controller-0", name)
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Deciders(RuleBasedStateMachine):
         for name in WORKERS:
             for _ in range(2):
                 if self.said[name] != self.incarnation(name):
-                    self.append(holder, name)
+                    self.write_cluster_event(holder, name)
             for devices in [(), *((device,) for device in range(self.devices[name]))]:
                 for number in range(QUEUE_DEPTH + 1):
                     self.assign(holder, "one", f"etl-1/etl/train/{name}-{devices}-{number}", name, devices)

@@ -88,5 +88,5 @@ def test_a_run_stopped_before_its_start_waits_for_nothing() -> None:
     """It has no plan."""
     story = Story()
     story.fit()
-    story.tell(RunRequested(run="fit-2", request=story.run.request), RunStopRequested(run="fit-2"))
+    story.append(RunRequested(run="fit-2", request=story.run.request), RunStopRequested(run="fit-2"))
     assert waiting_for(story.state, story.state.runs["fit-2"]) == ""

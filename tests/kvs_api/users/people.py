@@ -39,7 +39,7 @@ class Place:
     store: Store
     tokens: dict[str, str] = field(default_factory=dict)
 
-    def send_request(
+    def ask(
         self, secret: str, route: str, content: object = None, *, acts_for: Principal | str = ""
     ) -> Answer:
         """Send a request with a token.
