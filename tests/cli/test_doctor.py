@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from cerebro.contract.records import (
 from cerebro.contract.stored.health import HealthAnswer, Quarantine, WorkerHealth
 from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import NotFoundError
-from cerebro.local.home import ClusterHome
+from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.supervision import processes
 from cerebro.runtime.isolation import landlock
 from cerebro.state.models.final_checkpoints import final_files
@@ -307,17 +306,24 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
     assert found["s3"].message.endswith("different values of AWS_REGION")
 
 
-@pytest.mark.processes
-def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
+def test_a_failed_start_is_remembered(case: Callable[..., Case]) -> None:
     """The reason is kept after the terminal has scrolled away."""
-    fake = make_cluster(Fake(name="one"))
-    info = fake.start()
-    processes.send(info.supervisor, signal.SIGTERM)
-    processes.wait_gone(info.supervisor, 20.0)
-    import dataclasses
-
-    fake.home.write(dataclasses.replace(info, state="failed", problem="one ended"))
-    found = cluster.running(Case(home=fake.home, environment={}, workers=1, info=None))
+    asked = case()
+    info = ClusterInfo(
+        home=asked.home.path,
+        state="failed",
+        version="1",
+        python="python",
+        python_version="3.11.0",
+        supervisor=processes.ProcessId(pid=1, started="before"),
+        since=0.0,
+        workers=1,
+        ports={},
+        socket=asked.home.socket,
+        problem="one ended",
+    )
+    asked.home.write(info)
+    found = cluster.running(asked)
     assert (found.verdict, found.message) == (Verdict.WARN, "the last start failed: one ended")
 
 

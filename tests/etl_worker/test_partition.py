@@ -214,8 +214,7 @@ class _Odd(Double):
         return self.value if row["value"] == self.at else (np.zeros((3, 4), np.float32), 1)
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [1, pytest.param(2, marks=pytest.mark.processes)])
 @pytest.mark.parametrize("at", [1, 9, 39])
 def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> None:
     """Shapes are compared within and across shards and cores; the error has the row, field and both shapes."""

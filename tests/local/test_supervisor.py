@@ -61,8 +61,11 @@ def test_child_processes_of_a_killed_service_end(make_cluster: MakeCluster) -> N
     assert processes.is_alive(successor)
 
 
-def test_stop_leaves_no_process(make_cluster: MakeCluster) -> None:
-    """This includes child processes in their own sessions."""
+def test_stop_leaves_no_process_and_no_secret(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This includes child processes in their own sessions. Record and logs contain no secrets of the shell."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two", stage=1))
     info = fake.start()
     runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
@@ -73,6 +76,8 @@ def test_stop_leaves_no_process(make_cluster: MakeCluster) -> None:
     assert record is not None
     assert record.state == ClusterState.STOPPED
     assert {service.process for service in record.services} == {None}
+    texts = [fake.home.record.read_text(), *(path.read_text() for path in fake.home.logs.iterdir())]
+    assert not any("hush-hush" in text or info.token() in text for text in texts)
 
 
 def test_a_service_that_ignores_sigterm_is_killed(
@@ -139,17 +144,6 @@ def test_a_service_that_is_never_ready_is_named(
     with pytest.raises(ClusterError, match=r"(?s)after 30 s: slow not ready.*thinking"):
         fake.start(timeout_s=30.0)
     assert find_running(fake.home) is None
-
-
-def test_the_record_contains_no_secrets_of_the_shell(
-    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    fake = make_cluster(Fake(name="one"))
-    info = fake.start()
-    fake.stop()
-    texts = [fake.home.record.read_text(), *(path.read_text() for path in fake.home.logs.iterdir())]
-    assert not any("hush-hush" in text or info.token() in text for text in texts)
 
 
 # --- in this process ----------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_every_end_of_user_code_is_reported_and_the_next_task_runs(agents: Agent
 
 def test_the_start_of_a_process_is_reported(agents: Agents) -> None:
     """The wait for the process is in the first task's result, and in its live values before."""
-    agents.start(is_fork=False)
+    agents.start()
     first = agents.end_of(agents.give(0, "work"))
     assert isinstance(first, TaskCommitted)
     assert first.result.timings.start_s > 0

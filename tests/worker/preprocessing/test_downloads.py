@@ -75,8 +75,7 @@ def _job(tmp_path: Path, root: str, names: list[Any], **changes: Any) -> EtlJob:
     return make_job(tmp_path, ids, columns={"file": names}, objects_uri=root, **changes)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-@pytest.mark.processes
+@pytest.mark.parametrize("cores", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
     """Objects in a folder are used in place; copies from S3 are removed after the job."""
     job = _job(tmp_path, root, NAMES, cores=cores)
