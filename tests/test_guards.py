@@ -59,7 +59,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_remaining_threads_and_unmarked_processes_are_named(guarded: pytest.Pytester) -> None:
     """Threads of a fixture may live as long as the fixture; marks of the test or its fixtures allow processes."""
     result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:cacheprovider")

@@ -39,7 +39,7 @@ def _readme_make_commands() -> set[str]:
     return set(re.findall(r"(?:^|&&|;)[ \t$]*make +([a-z][a-z-]*)", "\n".join(blocks), flags=re.MULTILINE))
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_importing_cerebro_loads_no_heavy_library() -> None:
     """A notebook or a service that imports cerebro must not load libraries that it may not use."""
     script = f"import sys, cerebro; print([name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
@@ -107,7 +107,7 @@ def test_readme_shows_run_and_test_and_only_existing_targets() -> None:
     assert commands <= _make_targets()
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_a_folder_named_cerebro_does_not_hide_the_package(tmp_path: Path) -> None:
     """A user's script may be next to the clone, which has that name."""
     (tmp_path / "cerebro").mkdir()

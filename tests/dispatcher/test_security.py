@@ -141,7 +141,7 @@ def test_an_injected_script_does_not_run(page: Page, evil_address: str) -> None:
     assert sum("Content Security Policy" in text for text in said) >= 2
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_markup_is_escaped_in_every_answer(evil: Bench) -> None:
     """In every page, fragment, image and read answer that is HTML; JSON has a JSON content type."""
     client = evil.signed_in()
@@ -160,7 +160,7 @@ def test_markup_is_escaped_in_every_answer(evil: Bench) -> None:
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not in pages, headers, addresses, log lines or the OpenAPI document."""
     caplog.set_level(logging.DEBUG)

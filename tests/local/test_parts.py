@@ -238,7 +238,7 @@ def server() -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_the_supervisor_stays_light() -> None:
     """It runs as long as the cluster, so it imports neither pydantic, an HTTP library nor OpenSSL."""
     program = (

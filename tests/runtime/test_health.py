@@ -83,7 +83,7 @@ def test_a_wrong_address_is_reported_in_one_sentence(bind: str) -> None:
         health.serve(bind, ready=str, live=str)
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_the_command_ends_with_0_or_1(served: Served) -> None:
     """The command imports almost nothing, so it is fast enough for a container's health command."""
     command = [sys.executable, "-m", "cerebro.runtime.web.health", f"{served.address}/health"]

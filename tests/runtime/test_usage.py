@@ -288,7 +288,7 @@ def test_without_a_driver_there_are_no_gpus() -> None:
     assert Gpus(None, Absent()).measure() == ()
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_usage_never_imports_torch() -> None:
     """The agent must stay small next to the training processes."""
     code = (

@@ -12,7 +12,7 @@ import pytest
 from dispatcher.sandbox.bounded_processes import MAX_BYTES, BoundedProcesses
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.commands
 
 
 def test_a_long_answer_is_complete() -> None:

@@ -61,7 +61,7 @@ def requested(bench: Bench) -> list[RunRequested]:
     return [event for event in bench.store.logs.get("digits", []) if isinstance(event, RunRequested)]
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: Browser) -> None:
     """The file's name and locators override the form. Sending it again starts no second run."""
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
     assert {code.class_name for code in bench.store.codes.values()} == {"Rows", "Training"}
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 def test_mistakes_are_reported_with_their_line(bench: Bench, browser: Browser) -> None:
     """`cerebro run` gives the same messages, and nothing is created."""
     answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
@@ -119,7 +119,7 @@ def test_code_named_by_the_file_must_be_uploaded_or_installed(
     assert message in problem
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 @pytest.mark.parametrize(
     ("program", "message"),
     [
@@ -143,7 +143,7 @@ def test_a_dead_reader_is_reported_with_its_last_line(
     assert message in problem
 
 
-@pytest.mark.processes
+@pytest.mark.commands
 @pytest.mark.slow
 def test_an_experiment_with_other_runs_is_not_changed(bench: Bench, browser: Browser) -> None:
     """Its first run differs from the file's, so no run is started."""

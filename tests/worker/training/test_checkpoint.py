@@ -137,7 +137,7 @@ def _die_while_saving(folder: Path, name: str, writes: int) -> None:
 
 
 @pytest.mark.parametrize("writes", [5, 9999])
-@pytest.mark.processes
+@pytest.mark.commands
 def test_a_process_that_dies_while_saving_keeps_the_previous_file(tmp_path: Path, writes: int) -> None:
     """Covers a crash between writes and before the flush; a temporary file remains."""
     first = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
