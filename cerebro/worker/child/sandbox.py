@@ -204,6 +204,14 @@ def _roots(volumes: Volumes) -> tuple[Path, ...]:
     )  # fmt: skip
 
 
+def _temporary_folder() -> Path:
+    """Return the folder for temporary files. Python names none if the volume is full."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
 class Sandbox:
     """The sandbox of a process with user code, entered once for one scope.
 
@@ -244,7 +252,7 @@ class Sandbox:
         if not self.is_on or self._scope is not None:
             return
         scope = Scope.of(body)
-        temporary = Path(tempfile.gettempdir())
+        temporary = _temporary_folder()
         common = common_folders(os.environ, temporary, self._further, self._volumes)
         rights = rights_of(scope, self._volumes, common)
         if home := os.environ.get(_LOCAL_CLUSTER):
@@ -278,7 +286,7 @@ class Sandbox:
         own_files = "data set" if self._scope.work == "data" else "checkpoints, predictions"
         sentence = (
             f"The sandbox of this worker refused {path}: code of experiment {self._scope.experiment!r} may change "
-            f"its own {own_files} and logs, to temporary folders ({tempfile.gettempdir()}, /dev/shm) and to caches, "
+            f"its own {own_files} and logs, to temporary folders ({_temporary_folder()}, /dev/shm) and to caches, "
             "and cannot read others' data sets, checkpoints and predictions. Write there; or have the folder allowed "
             f"({WRITABLE}, worker.sandboxWritable of the chart), or the sandbox switched off ({MODE}=off, "
             "worker.sandbox)"

@@ -13,7 +13,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -112,7 +111,8 @@ def _query_matcher(text: str, patterns: Sequence[str], limit_s: float) -> tuple[
     """Return the process's answers, and True if it still owed one when it ended."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     command = with_parent_death_signal([sys.executable, "-P", "-m", "cerebro.worker.health.rule_matching"])
-    with tempfile.TemporaryFile() as question:
+    # Memory, because the folder for temporary files may be full.
+    with os.fdopen(os.memfd_create("question"), "w+b") as question:
         question.write(json.dumps({"text": text, "patterns": list(patterns)}).encode())
         question.seek(0)
         process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.health.failure_rules import BUILT_IN, apply_rules
+from tests.small_volume import fill, small_volume
 
 BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
@@ -48,6 +50,18 @@ def test_the_first_rule_that_matches_counts(log: Path, tmp_path: Path) -> None:
     assert found.rule is not None
     assert (found.rule.name, found.rule.action) == ("too many open files", "label")
     assert found.rule.line == "OSError: [Errno 24] Too many open files"
+
+
+@pytest.mark.processes
+def test_rules_are_tried_although_the_folder_for_temporary_files_is_full(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error here would replace the task's failure."""
+    with small_volume(tmp_path / "temporary", "64k") as folder:
+        fill(folder)
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        found = apply_rules(BOOM, log, (FailureRule(name="line", pattern="last line"),))
+    assert found.line == "[line] ValueError: boom"
 
 
 @pytest.mark.processes

@@ -22,6 +22,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.worker.child import sandbox
 from cerebro.worker.child.sandbox import Rights, Sandbox, Scope, common_folders, outside, rights_of
 from tests.kvs_api.occupancy_contract import sub_epoch_body
+from tests.small_volume import fill, small_volume
 from tests.worker.agent.agents import Agents
 
 needs_landlock = pytest.mark.skipif(
@@ -164,6 +165,21 @@ def test_without_a_sandbox_no_task_is_refused(tmp_path: Path) -> None:
         held.enter(each)
     failure = Failure(kind=FailureKind.USER_ERROR, message="[Errno 13] Permission denied: '/etc/x'")
     assert held.explain(failure) is failure
+
+
+@pytest.mark.processes
+def test_a_full_folder_for_temporary_files_refuses_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python then names no such folder. Code that needs no temporary files still runs."""
+    with small_volume(tmp_path / "temporary", "64k") as folder:
+        fill(folder)
+        monkeypatch.setenv("TMPDIR", str(folder))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(folder)])
+        with pytest.raises(FileNotFoundError):
+            tempfile.gettempdir()
+        assert sandbox._temporary_folder() == folder
 
 
 @pytest.fixture
