@@ -35,6 +35,13 @@ def has_length(value: object) -> bool:
     return isinstance(value, LRScheduler) and not isinstance(value, ReduceLROnPlateau)
 
 
+def is_custom(value: object) -> bool:
+    """True for another library's or user's schedule: an object that has an optimizer, and is no schedule of torch."""
+    is_torchs = isinstance(value, LRScheduler | torch.optim.Optimizer | torch.nn.Module)
+    attributes = getattr(value, "__dict__", {}).values()
+    return not is_torchs and any(isinstance(each, torch.optim.Optimizer) for each in attributes)
+
+
 def length(created: Mapping[str, Any], *, are_floats_fixed: bool) -> dict[str, float]:
     """Return the numbers of a new schedule that set its length, by their path.
 

@@ -187,6 +187,10 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         if self.changes:
             previous = self.initial_values.get(name) or self._guessed(saved, initial)
             saved = _with_changes(saved, previous, initial)
+        elif schedules.is_custom(value):
+            # Its state holds its length, which may have changed. Its floats may follow from a restored optimizer.
+            previous = self.initial_values.get(name, {})
+            saved = _with_changes(saved, {path: n for path, n in previous.items() if type(n) is int}, initial)
         try:
             value.load_state_dict(saved)
         except Exception as error:

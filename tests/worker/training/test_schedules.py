@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,38 @@ def test_rate_and_length_can_change_together() -> None:
     schedule = S.CosineAnnealingLR(optimizer, 16)
     checkpoint.track(optimizer=optimizer, schedule=schedule)
     assert rates(optimizer, schedule, 1)[0] == pytest.approx(0.1)
+
+
+class CustomSchedule:
+    """A schedule like those of timm: not torch's class, and its state has its length."""
+
+    def __init__(self, optimizer: Optimizer, total: int) -> None:
+        self.optimizer, self.total, self.num_steps = optimizer, total, 0
+        self.base = float(optimizer.param_groups[0]["lr"])
+
+    def step(self) -> None:
+        self.num_steps += 1
+        cosine = math.cos(math.pi * self.num_steps / self.total)
+        self.optimizer.param_groups[0]["lr"] = self.base * (1 + cosine) / 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "optimizer"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("is_made_later", [False, True])
+@pytest.mark.parametrize("total", [8, 16])
+def test_a_schedule_that_is_not_torchs_continues_on_its_new_curve(total: int, *, is_made_later: bool) -> None:
+    """Its restored length would end the curve at step 8, from where cosine climbs again. Its rate is restored."""
+    checkpoint = trained(CustomSchedule, 8, 6)
+    optimizer, schedule = optimizer_and_schedule(CustomSchedule, total)
+    checkpoint.track(optimizer=optimizer)
+    checkpoint.track(schedule=CustomSchedule(optimizer, total) if is_made_later else schedule)
+    schedule = checkpoint.tracked["schedule"]
+    found, expected = (
+        rates(optimizer, schedule, total - 6),
+        rates(*optimizer_and_schedule(CustomSchedule, total), total)[12:],
+    )
+    assert found[2::2] == pytest.approx(expected[2::2])
