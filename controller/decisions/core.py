@@ -140,8 +140,8 @@ class Core:
         search = self._searching
         run = self.state.runs.get(search.run) if search is not None else None
         # The search of a paused or ended run gets no events.
-        is_told = run is not None and run.state is RunState.RUNNING
-        if search is not None and run is not None and is_told and search.is_behind(run):
+        is_running = run is not None and run.state is RunState.RUNNING
+        if search is not None and run is not None and is_running and search.is_behind(run):
             revoke_s = _SOON_S
         if fit is None:
             return revoke_s

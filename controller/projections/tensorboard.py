@@ -137,15 +137,15 @@ class TensorBoardFiles:
             if life not in (None, present) or state.seq <= observed.seq:
                 return
             observed.seq = observed.shown = state.seq
-            is_told = False
+            has_end = False
             for what in additions(state, event):
                 if isinstance(what, Addition):
                     if what.key in observed.keys:
                         continue
                     if not what.is_sub_epoch:
                         observed.keys.add(what.key)
-                    is_told |= what.ended is not None
-                elif is_told:
+                    has_end |= what.ended is not None
+                elif has_end:
                     continue  # the writer of the addition then forgets the attempt
                 observed.unwritten.append(state.seq)
                 self._entries.put(_Entry(what, state.seq, present, time.monotonic()))

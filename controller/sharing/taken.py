@@ -26,7 +26,7 @@ EVERY_S = 60.0
 
 _FIRST_S = 10.0
 
-_APART_S = 1.0
+_INTERVAL_S = 1.0
 """Maximum gap between two tasks of others that count as one use. More recent use need not be noted before an
 epoch or run ends.
 """
@@ -76,7 +76,7 @@ class TakenTime:
         note = None
         if other_runs and _has_begun(run):
             if judged:
-                is_due = now - _since(run) >= _APART_S and self._is_to_be_told(core, run, judged, now)
+                is_due = now - _since(run) >= _INTERVAL_S and self._should_report(core, run, judged, now)
             else:
                 is_due = is_whole and self._is_due(core, run, now)
             if is_due:
@@ -94,7 +94,7 @@ class TakenTime:
             unjudged = (s for s in steps if not isinstance(s, api.Note) or s.event not in judged)
             yield Write(core, [note, *unjudged])
 
-    def _is_to_be_told(
+    def _should_report(
         self, core: Core, run: Run, judged: Sequence[RunFinished | EpochCompleted], now: float
     ) -> bool:
         """True if the run needs a note before it completes an epoch or ends.
@@ -178,7 +178,7 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
     """Merge spans that follow each other closely."""
     found: list[_Span] = []
     for begin, end in sorted(spans):
-        if found and begin - found[-1][1] <= _APART_S:
+        if found and begin - found[-1][1] <= _INTERVAL_S:
             found[-1] = found[-1][0], max(found[-1][1], end)
         else:
             found.append((begin, end))

@@ -12,8 +12,8 @@ FULL = 0.95
 def may_fit(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
     """True if no known bound exceeds the memory."""
     device = situation.inspection.places[known.place].device
-    is_told = known.device_bytes is not None and device.memory_bytes is not None
-    if is_told and needed_bytes(situation, group, known) > FULL * (device.memory_bytes or 0):
+    is_measured = known.device_bytes is not None and device.memory_bytes is not None
+    if is_measured and needed_bytes(situation, group, known) > FULL * (device.memory_bytes or 0):
         return False
     host = known.host_bytes
     return host is None or device.host_bytes is None or host <= FULL * device.host_bytes
