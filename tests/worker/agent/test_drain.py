@@ -59,10 +59,10 @@ def test_queued_tasks_are_released_and_a_task_that_ends_in_time_is_committed(age
 
 
 def test_a_batch_that_never_ends_is_killed_after_the_grace_period(agents: Agents, tmp_path: Path) -> None:
-    """Its temporary checkpoint is removed, and other files stay."""
-    process = agents.start(grace_s=SHORT_S)
-    key = agents.give(0, "wait")
-    pid = agents.begun(0)
+    """Its temporary checkpoint is removed, and other files stay. It does not delay the task of another device."""
+    process = agents.start(grace_s=SHORT_S, devices=2)
+    key, other = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))
+    pid, _ = agents.begun(0), agents.begun(1)
     folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).model_checkpoints(
         "one", "fit-1", "m00"
     )
@@ -76,6 +76,7 @@ def test_a_batch_that_never_ends_is_killed_after_the_grace_period(agents: Agents
         (folder / name).touch()
     began = time.monotonic()
     terminate(process)
+    assert "it was left between two batches" in agents.failure(other)[1]
     kind, message = agents.failure(key)
     assert kind is FailureKind.PREEMPTED
     assert "it came to no batch boundary in time" in message

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
@@ -66,20 +69,25 @@ def test_the_next_sub_epoch_of_a_group_starts_before_the_store_has_answered(agen
 
 ENDS = [
     ("wait|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
-    ("lost|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
     ("lost|raise", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): ValueError: boom"),
     ("wait|memory", FailureKind.OUT_OF_MEMORY, 1, "rank 1 of 2 (device 1): MemoryError: no more"),
-    ("wait|exit", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): user code called exit(3)"),
     ("lost|lost", FailureKind.CRASH, None, "lost its connection to another rank, which did not say why"),
+    ("lost|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+    ("wait|exit", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): user code called exit(3)"),
     ("wait|preempt", FailureKind.USER_ERROR, None, "user code raised PreemptedError"),
 ]
 """Behaviour of each rank -> the failure's kind, rank and part of its message."""
 
 
-def test_the_first_to_fail_ends_all_and_is_named(agents: Agents) -> None:
+@pytest.mark.parametrize(
+    "ends", [ENDS[:4], pytest.param(ENDS[4:], marks=pytest.mark.slow)], ids=["common", "rare"]
+)
+def test_the_first_to_fail_ends_all_and_is_named(
+    agents: Agents, ends: Sequence[tuple[str, FailureKind, int | None, str]]
+) -> None:
     """A rank that only lost its peer is not blamed. The next sub-epoch gets new processes."""
     agents.start(devices=2)
-    for number, (do, kind, rank, says) in enumerate(ENDS):
+    for number, (do, kind, rank, says) in enumerate(ends):
         before, failing = 2 * number, 2 * number + 1
         done(agents, give(agents, before, "wait"), before)
         pids = [agents.begun(before, each) for each in BOTH]
@@ -89,7 +97,7 @@ def test_the_first_to_fail_ends_all_and_is_named(agents: Agents) -> None:
             assert failure.rank == rank
         assert failure.is_by_parallel_plan
         assert not any(map(is_running, pids))
-    done(agents, give(agents, 2 * len(ENDS), "work"))
+    done(agents, give(agents, 2 * len(ends), "work"))
 
 
 def _folders(root: Path) -> set[str]:

@@ -9,7 +9,7 @@ from cerebro.contract.rest import api
 from cerebro.contract.tasks.failures import FailureKind
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
-LONG_S, SHORT_S = 30.0, 0.5
+LONG_S = 30.0
 
 
 def has_begun(agents: Agents, partition: int) -> bool:
@@ -101,17 +101,6 @@ def test_a_terminated_worker_preempts_all_tasks_at_their_next_batch(agents: Agen
         assert agents.failure(key)[1].endswith("was asked to end before this task began")
     assert process.wait(LIMIT_S) == 0
     assert not any(map(is_running, pids))
-
-
-def test_a_task_without_a_batch_boundary_does_not_delay_others(agents: Agents) -> None:
-    """One task reaches no batch boundary; the other is preempted at its own."""
-    process = agents.start(grace_s=SHORT_S, devices=2)
-    stuck, fair = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))
-    agents.begun(0), agents.begun(1)
-    process.send_signal(signal.SIGTERM)
-    assert "it was left between two batches" in agents.failure(fair)[1]
-    assert "it came to no batch boundary in time" in agents.failure(stuck)[1]
-    assert process.wait(LIMIT_S) == 0
 
 
 def test_a_worker_that_was_killed_leaves_no_process(agents: Agents) -> None:
