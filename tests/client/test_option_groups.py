@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -67,8 +66,3 @@ def test_an_unknown_scheduler_is_refused_with_the_choices() -> None:
         Scheduling(scheduler="best")
     with pytest.raises(DataError, match="planner is 'yes', expected True or False"):
         Scheduling(planner=wrong)
-
-
-def test_an_option_group_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Limits().hours = -1  # type: ignore[misc]

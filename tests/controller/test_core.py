@@ -31,7 +31,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.tasks.task import MAX_LOSSES
 from cerebro.state.workers import slots_of
 from research.simulation.cluster import Simulation
-from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
+from research.simulation.scenario import DATASET, EXPERIMENT, Scenario
 
 
 def request(models: int, epochs: int) -> FitRequest:
@@ -147,30 +147,6 @@ def test_every_model_trains_on_every_partition_once_per_epoch(shape, times, vali
     assert_exclusive(simulation)
     if validated:
         assert all(len(model.validation.metrics) == epochs for model in state.runs["fit-1"].models.values())
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    shape=shapes,
-    outages=st.lists(
-        st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)),
-        max_size=4,
-        unique_by=lambda o: o[0],
-    ),
-)
-def test_workers_that_leave_and_return_lose_no_sub_epoch(shape, outages) -> None:  # type: ignore[no-untyped-def]
-    """A lost worker costs only its interrupted sub-epoch."""
-    models, workers, epochs = shape
-    scenario = Scenario(
-        replicas=own_partition(workers),
-        sub_epoch_time=lambda body, worker: 3.0,
-        outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
-    )
-    simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs)
-    state = fold(EXPERIMENT, simulation.log)
-    assert state.runs["fit-1"].state is RunState.FINISHED
-    assert_complete(state, epochs=epochs, partitions=workers)
-    assert_exclusive(simulation)
 
 
 def test_a_failing_model_fails_alone() -> None:

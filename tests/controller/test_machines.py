@@ -78,22 +78,6 @@ def test_one_bad_card_ends_no_grid() -> None:
     assert [each.what for each in known.incidents] == ["check passed", "quarantined"]
 
 
-def test_a_failed_check_quarantines_after_one_failure() -> None:
-    """The worker's own check finds the fault; during the check it gets no new task."""
-    scenario = Scenario(
-        replicas=own_partition(3),
-        outcome=at("worker-1"),
-        # The device's next sub-epoch is already queued at the first failure, so it fails as well.
-        sub_epoch_time=lambda body, name: 1.0,
-        check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
-    )
-    simulation = simulate(scenario)
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
-    mark = simulation.store.workers_health().of("worker-1").quarantine
-    assert mark is not None
-    assert mark.by == CONTROLLER
-
-
 def test_a_worker_gets_no_tasks_during_its_check() -> None:
     """This lasts from the request of the check until its result."""
     failed: list[float] = []

@@ -174,23 +174,6 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return control
 
 
-def test_two_experiments_run_concurrently(controlled: Callable[..., loop.Controller]) -> None:
-    """ETL and training of both run concurrently and keep all invariants."""
-    store = Cluster("one", "two")
-    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
-    for name in ("one", "two"):
-        store.fit(name, models=3)
-    controlled(store, lambda: store.is_over("one", "fit-1") and store.is_over("two", "fit-1"))
-    spans = []
-    for name in ("one", "two"):
-        run = store.state(name).runs["fit-1"]
-        assert all(len(model.sub_epochs) == 4 for model in run.models.values())
-        spans.append((run.clock.started, run.clock.ended))
-    (one_began, one_ended), (two_began, two_ended) = spans
-    assert one_began < two_ended
-    assert two_began < one_ended
-
-
 def test_started_runs_continue_under_a_lower_limit(
     controlled: Callable[..., loop.Controller],
 ) -> None:

@@ -105,19 +105,6 @@ def test_a_model_that_fits_uses_no_other_parallel_plan() -> None:
     ]
 
 
-def test_a_model_that_runs_out_of_memory_continues_with_the_next_plan() -> None:
-    """The change applies to all later sub-epochs of this model only."""
-    unusable = {("m01", "single"): DEVICE, ("m01", "checkpointing"): NOT_APPLICABLE}
-    simulation = simulate(2, 2, models=3, epochs=2, unusable=unusable)
-    assert parallel_plans_of(simulation, "m01") == ["-", "checkpointing", "ddp-2", "ddp-2", "ddp-2", "ddp-2"]
-    assert parallel_plans_of(simulation, "m00") == ["-"] * 4
-    state = fold(EXPERIMENT, simulation.log)
-    assert_complete(state, epochs=2, partitions=2)
-    assert_exclusive(simulation)
-    assert {completed.devices for completed in state.runs["fit-1"].models["m01"].sub_epochs} == {(0, 1)}
-    assert list(state.runs["fit-1"].models["m01"].failures.ruled_out) == ["single", "checkpointing"]
-
-
 def test_named_techniques_are_tried_in_order() -> None:
     """The first plan with enough devices on the worker is used."""
     simulation = simulate(3, 2, 1, models=2, parallel_plans=(FSDP_3, DDP, SINGLE))

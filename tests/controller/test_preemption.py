@@ -150,7 +150,7 @@ def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | No
     return [*ended, *((request, None) for request in waiting.values())]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     shape=st.tuples(st.integers(2, 6), st.integers(2, 3), st.integers(1, 2)),
     devices=st.lists(st.sampled_from((1, 1, 2)), min_size=3, max_size=3),

@@ -117,7 +117,7 @@ def test_a_controller_crash_at_any_write_does_not_change_the_search(name: str) -
     check_deaths(name, every=1)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
     """Workers leave, sub-epochs fail, controllers crash, users stop and add models: the run finishes, no

@@ -13,7 +13,6 @@ from cerebro.contract.events import (
     PriorityChanged,
     RunRequested,
     RunStarted,
-    RunStopRequested,
     TaskRevoked,
 )
 from cerebro.contract.priority import HIGH
@@ -110,27 +109,6 @@ def test_a_limit_of_one_open_run_equals_a_run_alone() -> None:
     ]
     other = fold("other", after.store.events("other")).runs["fit-1"]
     assert other.clock.started == fold(EXPERIMENT, after.log).runs["fit-1"].clock.ended
-
-
-@pytest.mark.parametrize("at", [0.0, 3.0])
-def test_stopping_one_run_does_not_affect_another(at: float) -> None:
-    """The other log has no revoked and no repeated attempt."""
-    scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
-    simulation = Simulation(
-        scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 4, 2, at=at)]
-    )
-
-    def stop() -> None:
-        simulation.store.append("other", RunStopRequested(run="fit-1"))
-
-    simulation._at(5.0, stop)
-    simulation.run()
-    assert fold("other", simulation.store.events("other")).runs["fit-1"].state is RunState.STOPPED
-    state = fold(EXPERIMENT, simulation.log)
-    assert_complete(state, epochs=2, partitions=WORKERS)
-    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
-    assert all("is idle and can run it now" in event.reason for event in revoked)
-    assert_apart(simulation)
 
 
 @pytest.mark.parametrize("is_revoked", [False, True])

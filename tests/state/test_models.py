@@ -43,16 +43,6 @@ def model_of(
 # --- Means ---
 
 
-def test_an_epoch_is_the_mean_of_its_sub_epochs_weighted_by_rows() -> None:
-    """Small partitions have little weight, and epochs do not mix."""
-    model = model_of(
-        [[{"loss": 1.0}, {"loss": 4.0}], [{"loss": 8.0}, {"loss": 8.0}]], rows=[[30, 10], [30, 10]]
-    )
-    assert model.training_metrics(1) == {"loss": pytest.approx(1.75)}
-    assert model.training_metrics(2) == {"loss": pytest.approx(8.0)}
-    assert model.training_metrics(3) == {}
-
-
 @settings(deadline=None)
 @given(sub_epochs=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
 def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, float]]) -> None:

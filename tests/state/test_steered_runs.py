@@ -101,18 +101,6 @@ def test_a_late_command_changes_nothing(command: ClientEvent) -> None:
     assert story.state.commands[-1].is_late
 
 
-@pytest.mark.parametrize("command", [stop(), RunStopRequested(run="fit-1"), RunResumed(run="fit-1")])
-@pytest.mark.parametrize("outcome", ["finished", "failed"])
-def test_stopping_or_resuming_an_ended_run_changes_nothing(command: ClientEvent, outcome: str) -> None:
-    """It ended by itself."""
-    story = Story()
-    story.fit()
-    story.append(ended(outcome))
-    before = facts(story)
-    story.append(command)
-    assert facts(story) == before
-
-
 @pytest.mark.parametrize(
     "command", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda command: command.type
 )

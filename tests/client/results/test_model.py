@@ -41,21 +41,6 @@ def test_the_best_model_has_its_checkpoint(volumes: Volumes, validated: bool) ->
     assert best.path == volumes.checkpoints / "m01-u1-a1"
 
 
-def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
-    """The checksum is verified and the tensors are on the CPU."""
-    story = Story()
-    story.fit(models=1, partitions=1, epochs=1)
-    weights = torch.arange(3.0)
-    volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
-    reference = save(
-        volumes.checkpoints, "one/fit-1/m00/u0.pt", {"models": [{"w": weights}], "checkpoint": {"n": 1}}
-    )
-    story.do(sub_epoch(1, 0), 0, TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=reference))
-    state = fit_result(story, volumes).best.load()
-    assert torch.equal(state["models"][0]["w"], weights)
-    assert state["checkpoint"] == {"n": 1}
-
-
 def test_without_a_name_the_best_model_of_all_fits_is_meant(volumes: Volumes) -> None:
     """`register` keeps the same one. A named fit has its own; fits on other data are not compared."""
     for dataset, expected in (("d1", ("fit-1", "m00", 2)), ("d2", ("fit-2", "m00", 1))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher.access.surface import BEARER, VIEW
+from tests.dispatcher.access.surface import BEARER
 from tests.dispatcher.fakes import Bench, settings
 
 
@@ -56,7 +56,3 @@ def test_health_needs_nothing(bench: Bench) -> None:
     bench.store.is_away = True
     answer = bench.app.test_client().get("/health")
     assert (answer.status_code, answer.json) == (200, {"status": "ok", "api": "/api"})
-
-
-def test_a_session_under_a_foreign_host_name_is_refused(bench: Bench) -> None:
-    assert bench.signed_in().client.get(VIEW, headers={"Host": "evil.example"}).status_code == 421

@@ -138,25 +138,6 @@ def test_an_unchanged_answer_is_304(bench: Bench) -> None:
     assert [task["rows"] for task in news.get_json()["running"] if task["model"] == "m05"] == [5]
 
 
-def test_the_last_good_answer_is_returned_while_the_store_is_unavailable(bench: Bench) -> None:
-    before = answer_json(bench, "/experiments/digits/models")
-    bench.store.is_away = True
-    bench.monotonic.now += 10
-    assert answer_json(bench, "/experiments/digits/models") == before
-    refused(bench, "/experiments/other/models", 503)
-
-
-def test_filtering_sorting_and_counts_agree(bench: Bench) -> None:
-    view = answer_json(
-        bench, "/experiments/digits/models?filter=learning_rate+%3E%3D+0.0125&sort=-best&size=2"
-    )
-    assert view["matching"] == 4
-    assert view["total"] == 8
-    assert sum(number for _, number in view["counts"]) == 4
-    assert [row["id"] for row in view["rows"]] == ["m00", "m01"]
-    assert view["pages"] == 2
-
-
 def test_csv_has_all_matching_rows_and_no_formula(bench: Bench) -> None:
     story = Story("odd")
     story.workers_join()

@@ -271,17 +271,6 @@ def test_a_clone_inherits_only_reviewed_values(
     assert send(browser, "clone", sent(page))[0] == 303
 
 
-def test_a_refusal_is_in_the_difference_and_keeps_the_input(bench: Bench, browser: Browser) -> None:
-    """The model ended after the form was opened; incomplete input must be kept, too."""
-    fields = sent(browser.get(f"{AT}/prioritize?model=m01").text)
-    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
-    bench.monotonic.now += 1
-    answer = browser.post(f"{AT}/prioritize", fields | {"priority": "hig", "step": "review"}, form="/start")
-    assert answer.status_code == 422
-    assert sent(answer.text)["priority"] == "hig"
-    assert "m01 of fit-1 is stopped" in difference(answer.text)
-
-
 def test_several_models_can_be_set_to_one_value(bench: Bench, browser: Browser) -> None:
     """Models that already have the value are skipped."""
     bench.store.append("digits", ModelExtended(run="fit-1", model="m00", epochs=9, by="Bob"))

@@ -9,21 +9,6 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story
 
 
-def test_failed_run_shows_its_error_escaped(bench: Bench, browser: Browser) -> None:
-    """Tracebacks come from user code."""
-    story = Story("digits", author="<b>ada</b>")
-    story.workers_join()
-    story.etl()
-    story.fit()
-    story.finish(error="<img src=x onerror=alert(1)>")
-    bench.store.add(story)
-    for path in ("/experiments", "/experiments/digits"):
-        page = browser.get(path).text
-        assert "<img src=x" not in page
-        assert "&lt;img src=x" in page
-        assert "<b>ada" not in page
-
-
 def test_an_unreadable_log_affects_only_its_own_row(bench: Bench, browser: Browser) -> None:
     """The list still works; the experiment's page shows known facts and the next step."""
     good, bad = Story("good"), Story("bad")

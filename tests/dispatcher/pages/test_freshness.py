@@ -50,20 +50,3 @@ def test_a_fragment_sets_the_polling_interval(bench: Bench, browser: Browser) ->
     assert 'data-title="23 % running' in busy
     assert "<html" not in busy
     assert re.findall(r'name="csrf" value="([^"]*)"', busy) == [""] * busy.count('name="csrf"')
-
-
-def test_an_unchanged_fragment_is_not_sent_again(bench: Bench, browser: Browser) -> None:
-    """304 until the log grows."""
-    story = running_story()
-    bench.store.add(story)
-    path = "/fragments/experiments/digits/models"
-    tag = browser.get(path).headers["ETag"]
-
-    def again() -> int:
-        bench.monotonic.now += 1.0
-        host = {"base_url": "http://127.0.0.1:7080"}
-        return browser.client.get(path, headers={"If-None-Match": tag}, **host).status_code
-
-    assert again() == 304
-    story.pause("the checkpoint volume is full")
-    assert again() == 200

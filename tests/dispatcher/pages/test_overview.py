@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import ModelStopRequested, RunFinished, RunRequested
+from cerebro.contract.events import ModelStopRequested, RunRequested
 from cerebro.contract.runs import EvaluateRequest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -142,25 +142,6 @@ def test_a_worker_busy_with_another_experiment_is_shown(bench: Bench, browser: B
     assert "trains m01, epoch 2, partition 0 for experiment whales" in page
     assert "trains m02, epoch 1, partition 0 for experiment whales preprocesses" in page
     assert "for experiment orcas" in page
-
-
-def test_a_stopped_fit_stays_visible_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
-    """A later test must not make the experiment look finished."""
-    story = Story("halted")
-    story.workers_join()
-    story.etl()
-    story.fit(models=2)
-    story.train("m00", 1)
-    story.append(RunFinished(run="fit-1", outcome="stopped"))
-    story.test()
-    bench.store.add(story)
-    page = browser.get("/experiments/halted").text
-    assert '<span class="state state-stopped">' in page.partition('class="tabline"')[0]
-    assert "of fit-1: 2/12 tasks" in text_of(page)
-    assert 'name="action" value="resume_run"' in page
-    row = browser.get("/experiments").text.partition("<tbody>")[2]
-    assert "state-stopped" in row
-    assert "state-finished" not in row
 
 
 def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, browser: Browser) -> None:

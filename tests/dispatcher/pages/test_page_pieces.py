@@ -9,14 +9,11 @@ import pytest
 from flask import render_template_string
 
 from cerebro.figures.palette import STYLES, colour
-from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import formats
 from dispatcher.pages.queries import query_of
 from dispatcher.pages.statics import palette
-from dispatcher.read_models.model_table import ModelTable
 from tests.dispatcher.fakes import Bench
-from tests.dispatcher.stories import running_story
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +33,6 @@ def test_outdated_query_fields_are_ignored() -> None:
 
 
 # --- comparison ----------------------------------------------------------------------------------
-
-
-def test_a_comparison_marks_differing_lines() -> None:
-    """A value that only one model has is a difference, too."""
-    story = running_story()
-    table = ModelTable(story.state.runs["fit-1"])
-    found = comparison(table, ("m00", "m02", "nobody"))
-    assert [model.id for model in found.models] == ["m00", "m02"]
-    differs = {line.name: line.differs for line in (*found.hyperparams, *found.results)}
-    assert {name for name in ("learning_rate", "layers", "batch_size") if differs[name]} == {"learning_rate"}
-    assert differs["best"]
-    assert not differs["state"]
-    assert found.equal_lines == sum(not each for each in differs.values())
 
 
 # --- how values are written ----------------------------------------------------------------------
@@ -92,14 +76,6 @@ def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> No
     assert gzip.decompress(packed.data) == plain.data
     assert len(packed.data) < len(plain.data) / 3
     assert b"plotly.js v" in plain.data[:200]
-
-
-def test_files_of_figures_require_a_sign_in(bench: Bench) -> None:
-    """Only the sign-in page and its styles are public."""
-    for address in ("/asset/plotly.js", "/asset/palette.css"):
-        assert bench.browser().get(address).status_code == 303
-        assert bench.browser().get(address.replace("asset", "static")).status_code == 404
-    assert bench.signed_in().get("/asset/palette.css").mimetype == "text/css"
 
 
 def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:

@@ -24,14 +24,6 @@ def crashed(times: int = 3) -> Story:
     return story
 
 
-def test_the_attempt_that_failed_the_model_is_found() -> None:
-    """The third of three attempts at one sub-epoch."""
-    run = crashed().state.runs["fit-1"]
-    found = failed_attempts(run, list(run.models))
-    assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (SUB_EPOCH, 3)}
-    assert found["m01"].what == "trains m01, epoch 1, partition 0"
-
-
 def test_a_revoked_attempt_of_another_sub_epoch_is_not_the_failed_attempt() -> None:
     """An earlier sub-epoch was revoked and done again; a later one failed."""
     story = Story("digits")
