@@ -31,15 +31,8 @@ class ModelTable:
         self._varying: tuple[str, ...] | None = None
         self._changed: dict[str, None] = dict.fromkeys(run.models)
         self._rows: dict[str, ModelSummary] = {}
-        self._due: dict[str, int] = {}
-        """Model -> number of due sub-epochs."""
-        self._models_by_due: Counter[int] = Counter()
-        """Number of due sub-epochs -> number of models."""
-        self._done = 0
-        """Number of committed sub-epochs."""
-        self._epochs: dict[str, int] = {}
-        """Model -> number of epochs that it completed itself."""
-        self._all_epochs = 0
+        self._progress: dict[str, tuple[int, int, int]] = {}
+        """Model -> its own committed sub-epochs, its own epochs, and its due sub-epochs."""
         self._counts: Counter[str] = Counter()
         self._metrics: set[str] = set()
         self._has_parents = False
@@ -111,18 +104,18 @@ class ModelTable:
     def progress(self) -> tuple[int, int]:
         """Return committed and total tasks (see `cerebro.state.Run.progress`). A total of 0 means unknown."""
         self._refresh()
-        due = sum(each * models for each, models in self._models_by_due.items())
-        return self._done, self._done + due if self._run.has_known_end else 0
+        done = sum(own for own, _, _ in self._progress.values())
+        return done, done + sum(due for _, _, due in self._progress.values()) if self._run.has_known_end else 0
 
     def trained_epochs(self) -> int:
         """Return the total number of epochs that models completed themselves."""
         self._refresh()
-        return self._all_epochs
+        return sum(epochs for _, epochs, _ in self._progress.values())
 
     def longest(self) -> int:
         """Return the maximum number of due sub-epochs of a model."""
         self._refresh()
-        return max((due for due, models in self._models_by_due.items() if models), default=0)
+        return max((due for _, _, due in self._progress.values()), default=0)
 
     def _refresh(self) -> None:
         self._add_new()
@@ -164,17 +157,8 @@ class ModelTable:
     def _count_row(self, row: ModelSummary, old: ModelSummary | None) -> None:
         if old is not None:
             self._counts[old.state] -= 1
-            self._models_by_due[self._due[row.id]] -= 1
-            self._done -= old.progress.done
-        self._done += row.progress.done
         model = self._run.models[row.id]
-        if old is None:
-            self._done -= model.progress.trained - model.own_trained
-        self._all_epochs += model.own_epochs - self._epochs.get(row.id, 0)
-        self._epochs[row.id] = model.own_epochs
-        due = self._run.due(model)
-        self._due[row.id] = due
-        self._models_by_due[due] += 1
+        self._progress[row.id] = model.own_trained, model.own_epochs, self._run.due(model)
         self._counts[row.state] += 1
         if row.failure is not None:
             self._failed[row.id] = row

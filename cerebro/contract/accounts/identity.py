@@ -171,7 +171,7 @@ class Principal(Contract):
         return f"{self.name} is {self.role}, and this needs the scope {scope.value!r}, which {roles} has"
 
     def is_out_of(self, record: Owned) -> str:
-        """Return the message for a caller who may not steer the experiment."""
+        """Return the error for a caller without the right to steer the experiment."""
         if record.project:
             return (
                 f"experiment {record.name!r} is in project {record.project!r}, and {self.name} is not: an admin says "

@@ -18,7 +18,7 @@ from typing import NamedTuple
 HALF_LIVES = tuple(0.03 * 1.6**k for k in range(12))
 """Half-lives as shares of the training: from 3 % to five times its length."""
 GOAL = 0.9
-"""Share of the total decrease after which a model's quality counts as known."""
+"""Share of the total decrease at which a model's quality counts as known."""
 
 _DOUBT = 0.1
 """Prior relative standard deviation of a loss, weighted as `_DOUBTED` samples."""
@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
     Attributes:
         weight: likelihood of the curve, 0 to 1.
-        final: loss at the end of training.
+        final: loss after training.
         remaining_share: share of the training until `GOAL` of the decrease; 0 or less if reached.
     """
 

@@ -321,7 +321,7 @@ class Model:
         return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(sub_epoch)
 
     def hyperparams_at(self, epoch: int) -> Hyperparameters:
-        """Return the hyperparameters at the end of a complete epoch."""
+        """Return the hyperparameters of a complete epoch's last sub-epoch."""
         return self.hyperparams_of(self.sub_epochs_until(epoch) - 1)
 
     def version_for(self, task: str) -> int:
@@ -452,7 +452,7 @@ class Model:
         )
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
-        """Return the checkpoint at the end of an epoch; `None` before."""
+        """Return an epoch's last checkpoint; `None` while the epoch is incomplete."""
         return (
             self.sub_epochs[self.progress.ends[epoch - 1] - 1].checkpoint.ref()
             if epoch <= self.completed_epochs
