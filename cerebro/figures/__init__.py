@@ -13,7 +13,7 @@ model.
 """
 
 from cerebro.figures.curves import Axis, Curve, CurveSplit, curves, epoch_curves, shown_split
-from cerebro.figures.etl import SplitProgress, etl, etl_progress
+from cerebro.figures.etl import SplitProgress, etl, etl_progress, partition_rows
 from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
@@ -77,6 +77,7 @@ __all__ = [
     "landmarks",
     "other_tasks",
     "parallel",
+    "partition_rows",
     "planned",
     "rows_with",
     "scatter",

@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.contract.base import Split
+from cerebro.contract.runs import PartitionPlan
 from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, text
 from cerebro.figures.palette import THEME_COLORS, Theme, colour
-from cerebro.state import Dataset, Run, TaskKey, TaskState
+from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitProgress:
-    """Numbers of rows of one split. At the end ``rows == kept + failed``.
+    """Numbers of rows of one split. When it is complete, ``rows == kept + failed``.
 
     Attributes:
         rows: input rows.
-        kept_rows, failed: output rows and failed rows of complete partitions.
-        done: `kept_rows`, `failed`, and processed rows of partitions in progress.
+        kept_rows: output rows of complete partitions.
+        failed: failed rows of complete partitions, and of partitions that failed permanently.
+        done: `kept_rows`, `failed`, and processed rows of other partitions.
     """
 
     split: Split
@@ -42,20 +44,31 @@ def etl_progress(
     """
     found = []
     for split, parts in dataset.plan.splits.items():
-        kept_rows = failed = in_progress = 0
+        kept_rows = failed = done = 0
         for part in parts:
             key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
-            task = run.tasks.by_key.get(key)
-            # A partition without a task existed before this run.
-            if task is None or task.state is TaskState.COMMITTED:
-                kept_rows += dataset.rows.get((split, part.partition), 0)
-                failed += dataset.failed_rows.get((split, part.partition), 0)
-            else:
-                in_progress += min((live or {}).get(key, 0), part.rows)
+            counts = partition_rows(dataset, split, part, run.tasks.by_key.get(key), (live or {}).get(key, 0))
+            kept_rows, failed, done = kept_rows + counts[0], failed + counts[1], done + counts[2]
         rows = sum(part.rows for part in parts)
-        done = kept_rows + failed + in_progress
         found.append(SplitProgress(split=split, rows=rows, kept_rows=kept_rows, failed=failed, done=done))
     return tuple(found)
+
+
+def partition_rows(
+    dataset: Dataset, split: Split, part: PartitionPlan, task: Task | None, live: int
+) -> tuple[int, int, int]:
+    """Return the output, failed and processed rows of a partition, as `SplitProgress` counts them.
+
+    Args:
+        task: its task in the ETL run; `None` if the partition existed before this run.
+        live: rows that the task's attempt has processed.
+    """
+    if task is None or task.state is TaskState.COMMITTED:
+        kept_rows = dataset.rows.get((split, part.partition), 0)
+        failed = dataset.failed_rows.get((split, part.partition), 0)
+        return kept_rows, failed, kept_rows + failed
+    failed = task.failure.rows_failed if task.state is TaskState.FAILED and task.failure else 0
+    return 0, failed, max(failed, min(live, part.rows))
 
 
 # --- drawing ------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cerebro.contract.base import Split
 from cerebro.contract.runs import PartitionPlan
 from cerebro.contract.tasks.failures import Failure
+from cerebro.figures import partition_rows
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
 from dispatcher.read_models.read_model import ReadModel
 
@@ -157,21 +159,15 @@ def _etl_run(read_model: ReadModel, dataset: Dataset) -> Run | None:
 
 
 def _partition(
-    read_model: ReadModel, dataset: Dataset, run: Run | None, split: str, part: PartitionPlan, *, now: float
+    read_model: ReadModel, dataset: Dataset, run: Run | None, split: Split, part: PartitionPlan, *, now: float
 ) -> PartitionRow:
     key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)) if run else ""
     task = run.tasks.by_key.get(key) if run else None
-    rows = dataset.rows.get((split, part.partition))
-    failed = dataset.failed_rows.get((split, part.partition), 0)
     point = read_model.live.newest.get(key)
     seconds = _seconds(task, now, point.start_s if point else 0.0)
-    if rows is not None and (task is None or task.state is TaskState.COMMITTED):
-        done = rows + failed
-    else:
-        done, failed, rows = point.rows if point else 0, point.rows_failed if point else 0, 0
-        if task is not None and task.failure is not None:
-            failed = task.failure.rows_failed
-            done = max(done, failed)
+    rows, failed, done = partition_rows(dataset, split, part, task, point.rows if point else 0)
+    if task is not None and task.state is TaskState.RUNNING and point is not None:
+        failed = point.rows_failed
     # A partition without a task exists since before this run.
     state = task.state if task else (TaskState.COMMITTED if rows else TaskState.PENDING)
     is_stopped = state is TaskState.PENDING and run is not None and not run.is_open

@@ -105,7 +105,9 @@ class ModelTable:
         """Return committed and total tasks (see `cerebro.state.Run.progress`). A total of 0 means unknown."""
         self._refresh()
         done = sum(own for own, _, _ in self._progress.values())
-        return done, done + sum(due for _, _, due in self._progress.values()) if self._run.has_known_end else 0
+        return done, done + sum(
+            due for _, _, due in self._progress.values()
+        ) if self._run.has_known_end else 0
 
     def trained_epochs(self) -> int:
         """Return the total number of epochs that models completed themselves."""

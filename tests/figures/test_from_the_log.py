@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import RunRequested, RunStarted, TaskRevoked
+from cerebro.contract.events import RunRequested, RunStarted, TaskFailed, TaskRevoked
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.figures import epoch_curves, etl_progress, spans
 from cerebro.figures.models import scores, summaries, values_at
@@ -112,3 +112,7 @@ def test_rows_of_a_split_are_kept_failed_in_progress_or_pending() -> None:
     assert (split.rows, split.kept_rows, split.failed, split.done) == (20, 8, 2, 13)
     (split,) = etl_progress(dataset, run, {str(keys[1]): 99})
     assert split.done == 20
+    failure = Failure(kind=FailureKind.DATA, message="m", rows_failed=4)
+    story.tell(TaskFailed(task=str(keys[1]), attempt=1, worker="worker-1", failure=failure))
+    (split,) = etl_progress(dataset, run)
+    assert (split.kept_rows, split.failed, split.done) == (8, 6, 14)
