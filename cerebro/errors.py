@@ -275,7 +275,6 @@ class _VolumePathError(RetryableError):
 
     @classmethod
     def at(cls, message: str, path: object) -> Self:
-        """Create the error for a path."""
         error = cls(message)
         error.path = str(path)
         return error

@@ -88,7 +88,6 @@ class _Devices(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """Suffix of a plan's id."""
         return (f"-{self.size}" if self.size > 1 else "") + (f"@{self.number}" if self.number else "")
 
 

@@ -208,7 +208,6 @@ class _Transfer:
         return self._file.commit()
 
     def discard(self) -> None:
-        """Delete an incomplete file."""
         self._file.discard()
 
 

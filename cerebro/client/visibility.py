@@ -93,7 +93,6 @@ Check = Callable[[str], object]
 
 
 def _addresses(locators: Locators) -> Iterator[tuple[str, str, Check]]:
-    """Yield each address with its place in the locators and its check."""
     for split, locator in locators.splits().items():
         yield f"metadata of {split!r}", locator.metadata, _check_tables
         if locator.objects:

@@ -249,7 +249,6 @@ def _problems_of_size(part: str, run: Run, hyperparams: Hyperparameters) -> list
 
 
 def _problems_of_values(command: Command, model: Model) -> list[Problem]:
-    """Return the problems of replaced hyperparameters."""
     found = []
     for name, value in command.hyperparams.items():
         if name not in model.hyperparams:

@@ -245,7 +245,6 @@ class _PassClock:
         self._used += 1
 
     def times(self) -> PassTimes:
-        """Return the totals of all batches."""
         rows, gather_s, busy_s, num_bytes = (
             map(sum, zip(*self._gathered, strict=True)) if self._gathered else (0,) * 4
         )

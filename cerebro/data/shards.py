@@ -251,7 +251,6 @@ class _RaggedColumn:
         return self._count * self.entry_bytes
 
     def append(self, at: int, row: Any) -> None:
-        """Append one row's entries as row `at` of the batch."""
         self._add(row)
         self._offsets[at + 1] = self._count
 

@@ -200,7 +200,6 @@ def _sign_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _error_of(content: bytes) -> tuple[str, str]:
-    """Return MLflow's error code and message."""
     try:
         found = json.loads(content)
         return str(found.get("error_code", "")), str(found.get("message", ""))[:300]

@@ -136,7 +136,6 @@ def _path(place: Place) -> str:
 
 
 def _fields(place: Place, model: type[Part]) -> list[str]:
-    """Return the names of the fields allowed at a place."""
     schema = model.model_json_schema()
     node: Any = schema
     for step in place:

@@ -47,7 +47,6 @@ class _Sharding(Technique):
         return "cpu"
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Shard the parameters of each block and module."""
         from torch.distributed.fsdp import register_fsdp_forward_method
 
         precision = params.get(_PRECISION)

@@ -419,7 +419,6 @@ class FitDispatch:
         self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
 
     def _update_parallel_plans(self, run: Run, model: Model) -> None:
-        """Choose the model's parallel plan on each worker."""
         if model.failures.ruled_out:
             self._doubtful[model.id] = None
         index = self.names.model(model.id)

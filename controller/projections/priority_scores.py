@@ -107,7 +107,6 @@ class PriorityScores:
         return True
 
     def _update_metric(self, number: int, model: Model) -> None:
-        """Update the metric that a model reports."""
         if number == len(self._known):
             self._known.append(_Known(inputs=_NOTHING, reported="", shown=_Shown()))
             self._progress.append(UNSEEN)
@@ -196,7 +195,6 @@ class _Shown:
         )
 
     def progress(self) -> Progress:
-        """Return the progress for comparison with other models."""
         if not self.quanta and not self.has_diverged:
             return UNSEEN
         return Progress(

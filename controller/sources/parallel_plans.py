@@ -161,7 +161,6 @@ class ParallelPlans:
         return all(parallel_plan is not None and parallel_plan.is_single for parallel_plan in firsts)
 
     def _takes(self, worker: int, parallel_plan: ParallelPlan) -> bool:
-        """True if a worker has enough devices for a plan."""
         return parallel_plan.size <= self._devices[worker]
 
     # --- times -----------------------------------------------------------------------------------

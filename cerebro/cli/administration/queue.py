@@ -62,7 +62,6 @@ def queue_lines(
 
 
 def _queue_positions(queue: QueueAnswer, logs: Mapping[str, ExperimentLog]) -> list[QueuePosition]:
-    """Return the positions, with the devices that the logs show."""
     return [
         each.as_logged(logs[each.experiment].state) if each.experiment in logs else each
         for each in queue_positions(queue)

@@ -69,7 +69,6 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
 
 
 def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
-    """Yield the bar of `ETLSpec.fit`."""
     key = str(TaskKey(run=run.id, kind="fitting"))
     task = run.tasks.by_key.get(key)
     if task is not None:
@@ -97,7 +96,6 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
 
 
 def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
-    """Return the number of committed sub-epochs of each epoch."""
     complete = Counter(model.completed_epochs for model in models)
     partial: Counter[int] = Counter()
     for model in models:

@@ -69,7 +69,6 @@ def scripts(figures: Mapping[str, Figure]) -> str:
 
 
 def _colors(value: object, *, is_color: bool = False) -> set[str]:
-    """Return all colors of the figures."""
     if isinstance(value, dict):
         parts = [_colors(each, is_color=bool(_COLOR_KEY.search(str(name)))) for name, each in value.items()]
     elif isinstance(value, list):

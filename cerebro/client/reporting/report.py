@@ -174,7 +174,6 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
 
 
 def _rungs(run: Run) -> Iterable[_Table]:
-    """Yield a table per rung of the search, highest first."""
     columns = ("model", run.fit_request.metric, "outcome")
     for rung in rungs.rungs(run):
         rows = [(each.model, each.value, each.words) for each in rung.models[:_MAX_MODELS]]

@@ -85,7 +85,6 @@ def _first_ephemeral() -> int:
 
 
 def _is_unused(number: int) -> bool:
-    """True if no socket is bound to the port."""
     exclusive = _bind(number, shared=False)
     if exclusive is None:
         return False

@@ -88,7 +88,6 @@ class _Compact:
         model.addConstr(self.C >= S + self.seconds[sub_epoch])
 
     def is_on(self, sub_epoch: RequiredSubEpoch, worker: int) -> Linear:
-        """Return whether the sub-epoch runs on the worker, as an expression."""
         from gurobipy import quicksum
 
         if all(option.worker == worker for option in sub_epoch.options):

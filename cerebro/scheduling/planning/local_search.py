@@ -110,7 +110,6 @@ class _Genes:
         return {}
 
     def _one_entry(self) -> dict[int, list[int]]:
-        """Return a row with one changed entry."""
         rng, decoder = self._rng, self.decoder
         m, w = rng.randrange(self._models), rng.randrange(self._workers)
         other_entries = alternatives(decoder.problem, decoder.plan_table, m, w)

@@ -103,7 +103,6 @@ class _Line:
         """Text that the state overwrites."""
 
     def add(self, piece: bytes) -> None:
-        """Add the next piece of the line."""
         self.num_bytes += len(piece)
         first, *next_parts = piece.split(b"\r")
         self._state += first

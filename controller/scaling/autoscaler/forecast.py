@@ -229,7 +229,6 @@ class _World:
         )
 
     def makespan(self, number: int) -> float:
-        """Return the makespan of one simulation of the part."""
         outlook, rng = self.outlook, random.Random(f"losses {number}")
         span_s = 2 * self.fluid_s / max(self.work_ratio, 1e-9)
         outages, back_s = [], outlook.back_s or outlook.join_s

@@ -130,7 +130,6 @@ def trials(situation: Situation) -> Iterator[Wanted]:
 
 
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
-    """Yield untried plans that may fit."""
     for known in there(situation, group):
         is_known = outcome_of(situation, group, known) is not None
         if not is_known and may_fit(situation, group, known) and not is_hopeless(situation, group, known):

@@ -132,7 +132,6 @@ class _Sink:
         self.problem: StorageFullError | VolumeError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write to the file."""
         try:
             return self._file.write(data)
         except (StorageFullError, VolumeError) as error:
