@@ -17,9 +17,10 @@ from benchmarks.figure import Figure
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import ExactResult, SolverUnavailableError, solve_exact
 from cerebro.scheduling.planning.planner import plan
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
+from research.problems import open_shop
 from research.scenarios import SUBLINEAR, thesis
 
 LIMIT_S = 60.0

@@ -145,7 +145,7 @@ def _outage(problem: Problem, seed: int) -> Outage:
 
 def _lost(schedule: Schedule, outage: Outage) -> float:
     """Return the seconds of the lost attempt: the worker's time before its absence without a sub-epoch."""
-    sub_epochs = schedule.by_worker()[outage.worker]
+    sub_epochs = [each for each in schedule.sub_epochs if outage.worker in (w for _, w in each.places)]
     if sub_epochs[-1].end <= outage.start:
         return 0.0  # it had finished and was idle
     return outage.start - max(

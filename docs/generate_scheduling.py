@@ -22,7 +22,6 @@ from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from research import core_simulation
 from research.baselines import BASELINES, by_policy
@@ -30,6 +29,7 @@ from research.command import slug
 from research.comparison import Row, compare
 from research.gangs import Training, sub_clusters, with_gangs
 from research.gantt import draw
+from research.problems import open_shop
 from research.rearrangement import rearrange
 from research.scenarios import SCENARIOS, find
 

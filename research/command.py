@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.parsing import OneLineParser, count
-from cerebro.cli.text import aligned
 from cerebro.errors import CerebroError, InstanceError
 from research.searches import search_command
+from research.searches.search_command import aligned
 
 if TYPE_CHECKING:
     from research.comparison import Row

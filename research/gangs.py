@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.planning.planner import plan
-from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement, Schedule
+from research.problems import open_shop
 
 _HOP_LATENCY_S = 1e-4
 """Latency of a message between two workers."""

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem
 from research.gantt import devices
+from research.problems import multi_gpu, open_shop
 
 if TYPE_CHECKING:
     from research.solve import Solution

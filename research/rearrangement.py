@@ -29,6 +29,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.exact.required_sub_epochs import required_sub_epochs, timed
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
+from research.problems import is_open_shop
 
 Vector = Sequence[float]
 
@@ -41,7 +42,7 @@ def rearrange(problem: Problem) -> Schedule:
     Raises:
         InstanceError: the problem is not an open shop: the bounds do not hold with replicas, epochs or several GPUs.
     """
-    if not problem.is_open_shop:
+    if not is_open_shop(problem):
         raise InstanceError(
             "vector rearrangement schedules plain open shops only (one epoch, one GPU per worker, one holder per "
             "partition): use another policy for this problem"

@@ -16,8 +16,9 @@ from typing import Any
 from cerebro.errors import InstanceError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Straggler
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem
 from research.assumed import CLUSTERS, WORKLOADS, saturn
+from research.problems import multi_gpu, open_shop
 
 LINEAR: Mapping[int, float] = {1: 1.0, 2: 2.0, 4: 4.0}
 """GPUs -> speed-up. The thesis assumes this (section 4.4)."""

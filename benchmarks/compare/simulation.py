@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.scheduling.problem import open_shop
+from research.problems import open_shop
 
 _COPIES = 2
 """Hops use a shared file system: a state is written and read (paper, section 4.3)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cerebro.errors import BadRequestError
 
@@ -78,10 +78,3 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = 
         (indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
         for line in lines
     ]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield rows with right-aligned cells of equal width, for research scripts."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

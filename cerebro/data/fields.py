@@ -125,11 +125,6 @@ class Layout:
         ]
 
     @property
-    def is_ragged(self) -> bool:
-        """True if a field is ragged."""
-        return any(item.is_ragged for item in self.fields)
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row without id; a ragged field counts its offset only."""
         return sum(OFFSET.itemsize if item.is_ragged else item.entry_bytes for item in self.fields)

@@ -1,6 +1,6 @@
 """`Problem`: models, partitions, workers, replicas and sub-epoch times, the input of planner, solvers and simulations.
 
-`controller.planning` builds one from a run's state; `open_shop` and `multi_gpu` build the papers' problems.
+`controller.planning` builds one from a run's state.
 
 A *sub-epoch* is one model on one partition in one epoch. It runs on a worker with a replica of the partition,
 by one of the model's parallel plans there (GPUs, technique, seconds). The papers' problems are special cases. In
@@ -15,7 +15,7 @@ decisions cover 100,000 (model, partition) pairs. Pure; independent of experimen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
@@ -129,24 +129,6 @@ class Problem:
         return first + (self.epochs - 1) * self.num_models * self.num_partitions
 
     @property
-    def is_open_shop(self) -> bool:
-        """True for the paper's plain case.
-
-        One GPU per worker, one parallel plan, one holder per partition, one partition per worker, one epoch,
-        nothing started and no gangs.
-        """
-        return (
-            self.is_single
-            and not any(self.gangs)
-            and self.epochs == 1
-            and all(count == 1 for count in self.gpus)
-            and sorted(held for (held, *more) in self.holders if not more) == list(range(self.num_workers))
-            and all(mask == self.all_partitions for mask in self.remaining_partitions)
-            and not any(self.model_ready)
-            and not any(map(any, self.gpu_ready))
-        )
-
-    @property
     def is_single(self) -> bool:
         """True if each model has at most one parallel plan on each worker.
 
@@ -190,80 +172,6 @@ class Problem:
             for m, row in enumerate(self.parallel_plans)
         )
         return replace(self, parallel_plans=chosen_plans)
-
-
-def open_shop(
-    times: Sequence[Sequence[float]],
-    available: Sequence[Sequence[int]] | None = None,
-    *,
-    epochs: int = 1,
-    sizes: Sequence[float] = (),
-) -> Problem:
-    """Build a problem with workers that run one sub-epoch at a time.
-
-    Args:
-        times: ``times[i][j]``, seconds of a sub-epoch of model `i` on worker `j` (T of the seed paper, table
-            3).
-        available: ``available[p]``, workers with partition `p`. Default: partition `j` on worker `j`.
-        epochs: number of epochs.
-        sizes: relative sizes of the partitions; default 1.
-
-    Raises:
-        InstanceError: see `Problem`.
-    """
-    width = len(times[0]) if times else 0
-    for number, row in enumerate(times):
-        if len(row) != width:
-            raise InstanceError(
-                f"times[{number}] has {len(row)} entries, but times[0] has {width}: give one for each worker"
-            )
-    holders = tuple((j,) for j in range(width)) if available is None else tuple(map(tuple, available))
-    return Problem(
-        models=tuple(f"m{number}" for number in range(len(times))),
-        workers=tuple(f"worker-{number}" for number in range(width)),
-        gpus=(1,) * width,
-        parallel_plans=tuple(tuple((TimedPlan(seconds=seconds),) for seconds in row) for row in times),
-        holders=holders,
-        sizes=tuple(sizes),
-        epochs=epochs,
-    )
-
-
-def multi_gpu(
-    nodes: Sequence[int], runtimes: Mapping[str, Mapping[int, Mapping[int, float]]], *, epochs: int = 1
-) -> Problem:
-    """Build the thesis's problem (section 4.3).
-
-    Each model trains once on each node, on some of its GPUs.
-
-    Args:
-        nodes: GPUs of each node (GPU_n of the thesis, table 4.1).
-        runtimes: model -> node -> number of GPUs -> seconds (G and R of table 4.1).
-        epochs: number of epochs.
-
-    Raises:
-        InstanceError: see `Problem`; or a node does not exist.
-    """
-    for model, places in runtimes.items():
-        for node in places:
-            if not 0 <= node < len(nodes):
-                raise InstanceError(
-                    f"model {model!r} has runtimes for node {node}, expected a node from 0 to {len(nodes) - 1}"
-                )
-    return Problem(
-        models=tuple(runtimes),
-        workers=tuple(f"node-{number}" for number in range(len(nodes))),
-        gpus=tuple(nodes),
-        parallel_plans=tuple(
-            tuple(
-                tuple(TimedPlan(gpus=gpus, seconds=s) for gpus, s in sorted(places.get(node, {}).items()))
-                for node in range(len(nodes))
-            )
-            for places in runtimes.values()
-        ),
-        holders=tuple((node,) for node in range(len(nodes))),
-        epochs=epochs,
-    )
 
 
 def undominated(problem: Problem) -> Problem:

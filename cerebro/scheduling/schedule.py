@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -65,11 +64,3 @@ class Schedule:
     def makespan(self) -> float:
         """Seconds until the last sub-epoch ends (C in both papers)."""
         return max((sub_epoch.end for sub_epoch in self.sub_epochs), default=0.0)
-
-    def by_worker(self) -> dict[int, list[Placement]]:
-        """Return worker -> its sub-epochs, ordered by start."""
-        found: dict[int, list[Placement]] = defaultdict(list)
-        for sub_epoch in self.sub_epochs:
-            for _, worker in sub_epoch.places:
-                found[worker].append(sub_epoch)
-        return dict(found)

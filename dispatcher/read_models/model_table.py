@@ -86,11 +86,6 @@ class ModelTable:
         self._refresh()
         return tuple((word, count) for word, count in self._counts.most_common() if count)
 
-    def count(self, word: str) -> int:
-        """Return the number of models in a state."""
-        self._refresh()
-        return self._counts[word]
-
     def failed(self) -> list[ModelSummary]:
         """Return failed models in the order of their failures."""
         self._refresh()

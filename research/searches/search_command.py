@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.parsing import count
-from cerebro.cli.text import aligned
 from cerebro.errors import InstanceError
 
 if TYPE_CHECKING:
@@ -214,3 +213,10 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def _span(seeds: range) -> str:
     return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield rows with right-aligned cells of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
 from research.core_simulation import run
+from research.problems import open_shop
 from research.scenarios import find, narrow, paper
 from research.solve import PLANNER
 

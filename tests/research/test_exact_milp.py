@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.exact.required_sub_epochs import required_sub_epochs
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.problems import multi_gpu, open_shop
 from research.scenarios import thesis as thesis_problem
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
@@ -83,7 +85,10 @@ def test_the_compact_form_fits_the_licence_on_the_thesis_instances(
 ) -> None:
     """The licence allows 2,000 variables and 2,000 constraints."""
     problem = thesis_problem(figure)
-    assert gurobi.size(compact.formulate, problem) == size
+    with gurobi.session() as model:
+        compact.formulate(model, problem, required_sub_epochs(problem))
+        model.update()
+        assert (model.NumVars, model.NumConstrs) == size
 
 
 @needs_gurobi

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from research.gangs import Training, sub_clusters, with_gangs
+from research.problems import open_shop
 
 FREE = Training(name="free", batch_s=1.0, gradient_bytes=0.0, bytes_per_s=float("inf"))
 SLOW = Training(name="slow", batch_s=0.6, gradient_bytes=100e6, bytes_per_s=1.25e9)

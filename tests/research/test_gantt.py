@@ -11,9 +11,10 @@ from hypothesis import given, settings
 
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement, Schedule
 from research.gantt import draw
+from research.problems import open_shop
 from tests.scheduling.instances import open_shops
 
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import multi_gpu, open_shop
 from cerebro.scheduling.schedule import Placement, Schedule
 from research.instance import answer, parse
+from research.problems import multi_gpu, open_shop
 from research.solve import Solution
 
 RUNTIMES = {"a": {"0": {"1": 4, "2": 2.5}, "1": {"1": 3}}, "b": {"0": {"1": 1}, "1": {"1": 1}}}

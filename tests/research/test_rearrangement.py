@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.problem import open_shop
 from cerebro.scheduling.validator import validate
 from research import rearrangement
+from research.problems import open_shop
 from research.rearrangement import balanced_order, is_surely_optimal, rearrange
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import open_shops

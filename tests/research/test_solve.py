@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.problems import open_shop
 from research.solve import METHODS, solve
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems

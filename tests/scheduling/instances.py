@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
+from research.problems import open_shop
 
 _T = TypeVar("_T")
 

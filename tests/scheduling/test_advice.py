@@ -8,7 +8,8 @@ from cerebro.scheduling.planning.advice import mean_makespans
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Following
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
+from research.problems import open_shop
 from tests.scheduling.ticking import Ticking
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
+from research.problems import multi_gpu, open_shop
 from tests.scheduling.brute import all_makespans, optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies import POLICIES, is_by_priority_score
-from cerebro.scheduling.problem import open_shop
+from research.problems import open_shop
 from tests.scheduling.instances import open_shops, problems
 
 NAMES = [name for name in POLICIES if is_by_priority_score(name)]

@@ -8,9 +8,10 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement
 from cerebro.scheduling.validator import validate
+from research.problems import open_shop
 from tests.scheduling.instances import problems
 
 LRPTW = POLICIES["lrptw"]

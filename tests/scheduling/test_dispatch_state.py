@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.planning.decoder import Decoder
 from cerebro.scheduling.policies import CriticalFirst
-from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
+from research.problems import open_shop
 from tests.scheduling.instances import problems
 
 SINGLE = problems(max_gpus=2)

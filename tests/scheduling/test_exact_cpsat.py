@@ -17,9 +17,10 @@ from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, search, 
 from cerebro.scheduling.exact.cpsat import Programme
 from cerebro.scheduling.exact.required_sub_epochs import required_sub_epochs
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
 from research.assumed import saturn
+from research.problems import multi_gpu, open_shop
 from research.rearrangement import rearrange
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems

@@ -10,9 +10,10 @@ from cerebro.scheduling.conditions import Conditions, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Following
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement
 from cerebro.scheduling.validator import validate
+from research.problems import open_shop
 from tests.scheduling.instances import problems
 
 TWO = open_shop([[5.0, 5.0], [5.0, 5.0]])

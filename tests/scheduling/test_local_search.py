@@ -14,8 +14,9 @@ from cerebro.scheduling.planning.local_search import Candidate, search_prioritie
 from cerebro.scheduling.planning.order_search import search_orders
 from cerebro.scheduling.planning.plan_table import plan_tables
 from cerebro.scheduling.planning.rotation import is_open_shop
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.problems import open_shop
 from tests.scheduling.instances import open_shops, problems
 
 

@@ -12,7 +12,8 @@ from cerebro.scheduling.planning.plan_table import (
     plan_tables,
 )
 from cerebro.scheduling.planning.planner import plan
-from cerebro.scheduling.problem import Problem, multi_gpu, undominated
+from cerebro.scheduling.problem import Problem, undominated
+from research.problems import multi_gpu
 from tests.scheduling.instances import problems
 from tests.scheduling.ticking import Ticking
 

@@ -12,8 +12,9 @@ from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.planning.plan_table import plan_tables
 from cerebro.scheduling.planning.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.validator import validate
+from research.problems import multi_gpu, open_shop
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 from tests.scheduling.ticking import Ticking

@@ -13,9 +13,10 @@ from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
-from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
+from research.problems import open_shop
 from tests.scheduling.instances import open_shops, problems
 
 SIZES = [(1, 1), (2, 5), (4, 3), (5, 5), (7, 7), (8, 6), (9, 13), (16, 16), (18, 13), (24, 18), (40, 16)]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
+from research.problems import is_open_shop, multi_gpu, open_shop
 from tests.scheduling.instances import open_shops, problems
 
 SQUARE = open_shop([[1.0, 2.0], [3.0, 4.0]])
@@ -17,7 +18,7 @@ SQUARE = open_shop([[1.0, 2.0], [3.0, 4.0]])
 
 def test_an_open_shop_has_partition_j_on_worker_j() -> None:
     """The paper's table: one parallel plan, one GPU, one holder."""
-    assert SQUARE.is_open_shop
+    assert is_open_shop(SQUARE)
     assert SQUARE.holders == ((0,), (1,))
     assert SQUARE.gpus == (1, 1)
     assert [[SQUARE.seconds(m, p, p) for p in (0, 1)] for m in (0, 1)] == [[1, 2], [3, 4]]
@@ -27,7 +28,7 @@ def test_an_open_shop_has_partition_j_on_worker_j() -> None:
 @given(open_shops())
 @settings(deadline=None, max_examples=30)
 def test_any_square_problem_is_an_open_shop(problem: Problem) -> None:
-    assert problem.is_open_shop
+    assert is_open_shop(problem)
     assert problem.is_single
 
 

@@ -10,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.scheduling.validator import validate
+from research.problems import multi_gpu, open_shop
 from tests.scheduling.instances import problems
 
 ANY = problems(max_gpus=3, max_parallel_plans=2)

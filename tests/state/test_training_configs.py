@@ -168,7 +168,7 @@ class Course:
             assert [(model.config_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.sub_epochs[
                 model.id
             ]
-            for until, before in model.changes:
+            for until, before in model.configs.changes(len(model.sub_epochs), is_busy=model.busy is not None):
                 assert model.hyperparams_of(until - 1) == before != model.hyperparams_of(until)
             assert model.epochs >= model.begun_epochs
             if model.id in self.open:

@@ -141,14 +141,6 @@ def _check_size(wanted: Sequence[RequiredSubEpoch]) -> None:
         )
 
 
-def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
-    """Return the numbers of variables and constraints of a formulation, as the licence counts them."""
-    with session() as model:
-        formulate(model, problem, required_sub_epochs(problem))
-        model.update()
-        return model.NumVars, model.NumConstrs
-
-
 def large(problem: Problem, wanted: Sequence[RequiredSubEpoch]) -> float:
     """Return a time that no optimal schedule exceeds (U of the thesis).
 

@@ -337,11 +337,6 @@ class Model:
         return not is_same(self.configs.versions[self.configs.active].hyperparams, self.hyperparams)
 
     @property
-    def changes(self) -> list[tuple[int, Hyperparameters]]:
-        """(sub-epoch, hyperparameters before it) for each change, ascending."""
-        return [*self.configs.changes(len(self.sub_epochs), is_busy=self.busy is not None)]
-
-    @property
     def is_pruned(self) -> bool:
         """True if the newest checkpoint was removed: nothing can continue this model."""
         return bool(self.sub_epochs) and self.sub_epochs[-1].checkpoint.name in self.checkpoints.removed

@@ -101,13 +101,6 @@ class Dataset:
     was_fitted: bool = False
     """True once `fitted` is known."""
 
-    @property
-    def is_complete(self) -> bool:
-        """True if every partition of every split is committed."""
-        return all(
-            (split, p.partition) in self.rows for split, parts in self.plan.splits.items() for p in parts
-        )
-
     def partitions(self, split: Split) -> dict[int, int]:
         """Return partition -> rows, without empty partitions."""
         parts = self.plan.splits.get(split, ())

@@ -63,11 +63,6 @@ class RankPage:
         self._words.release()
         self._map.close()
 
-    def clear(self) -> None:
-        """Reset for another sub-epoch, before any rank starts."""
-        for number in range(_HEAD + 2 * self.size):
-            self._words[number] = 0
-
     def batches(self) -> list[int]:
         """Return the number of batches each rank has begun."""
         return [self._words[_HEAD + rank] for rank in range(self.size)]

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from cerebro.contract.trials import KnownParallelPlan, ModelGroup
 from controller.sources.trials.memory import is_hopeless, may_fit
 from controller.sources.trials.situation import (
-    Measured,
     Situation,
     is_like,
     is_ruled_out,
@@ -63,11 +62,6 @@ class Wanted:
     group: ModelGroup
     known: KnownParallelPlan
     model: str
-
-    @property
-    def key(self) -> Measured:
-        """Key in `Situation.outcomes`."""
-        return Measured(self.group.id, self.known.id)
 
 
 def is_there_a_choice(

@@ -70,7 +70,7 @@ def situation(
 
 def selected_trials(given: Situation) -> list[tuple[str, str]]:
     """Return the selected trials in order."""
-    return [(trial.key.group, trial.key.parallel_plan) for trial in trials(given)]
+    return [(trial.group.id, trial.known.id) for trial in trials(given)]
 
 
 @given(models=st.integers(1, 60), devices=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=6))

@@ -27,16 +27,12 @@ def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
 
 
 def test_ranks_stop_only_on_request(tmp_path: Path) -> None:
-    """The agent sees each rank's batch, and `clear` resets the page."""
+    """The agent sees each rank's batch."""
     with pages(tmp_path, 2) as (one, other):
         one.reach(0, 5)
         other.reach(1, 4)
         assert other.batches() == [5, 4]
         assert one.announced(5) == other.announced(4) == Action(0)
-        one.announce(Action.END)
-        one.clear()
-        assert other.batches() == [0, 0]
-        assert other.announced(6) == Action(0)
 
 
 def test_a_rank_waits_for_the_confirmation_of_a_stop(tmp_path: Path) -> None:
