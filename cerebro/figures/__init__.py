@@ -17,10 +17,10 @@ from cerebro.figures.etl import SplitProgress, etl, etl_progress, partition_rows
 from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
-from cerebro.figures.importance import Importance, Share, importance, importance_of
+from cerebro.figures.importance import Importance, importance, importance_of
 from cerebro.figures.measurements import Measured, averaged, tested, tests_of
 from cerebro.figures.models import ModelSummary, summaries, summary, values_at
-from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark
+from cerebro.figures.palette import THEME_COLORS, Theme, colour, in_dark
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import (
@@ -57,7 +57,6 @@ __all__ = [
     "ModelSummary",
     "Outcome",
     "PlannedSpan",
-    "Share",
     "Span",
     "SplitProgress",
     "Table",
@@ -65,7 +64,6 @@ __all__ = [
     "averaged",
     "colour",
     "curves",
-    "dash",
     "description",
     "epoch_curves",
     "etl",

@@ -75,7 +75,7 @@ class TrainingTrial:
         with self._step("initialize_worker") as outcome:
             self._spec.initialize_worker()
             outcome.append("called")
-        trainee = self._created("create_models")
+        trainee = self._created()
         if "train" in self._rows:
             self._train(trainee, epoch=1)
             trainee = self._reloaded(trainee)
@@ -105,8 +105,8 @@ class TrainingTrial:
             check(technique, self._spec, rows, self._hyperparams, size=size)
             outcome.append("same gradients and model as on one device")
 
-    def _created(self, name: str) -> Trainee:
-        with self._step(name) as outcome:
+    def _created(self) -> Trainee:
+        with self._step("create_models") as outcome:
             trainee = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
             outcome.append(f"modules: {len(trainee.modules)}, {self._count(trainee)}")
         return trainee

@@ -7,6 +7,6 @@ importing user code, for the web page.
 
 from __future__ import annotations
 
-from cerebro.client.experiment_file.schema import ExperimentFile, read
+from cerebro.client.experiment_file.schema import read
 
-__all__ = ["ExperimentFile", "read"]
+__all__ = ["read"]

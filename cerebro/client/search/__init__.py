@@ -8,7 +8,6 @@ the arguments of a search, such as procedure, sampler, stop rules and limits. Th
 from __future__ import annotations
 
 from cerebro.client.search.space import (
-    Distribution,
     SearchSpace,
     choice,
     configurations,
@@ -19,7 +18,6 @@ from cerebro.client.search.space import (
 )
 
 __all__ = [
-    "Distribution",
     "SearchSpace",
     "choice",
     "configurations",

@@ -15,7 +15,6 @@ from cerebro.data.objects.store import ObjectInfo, ObjectStore, object_name
 from cerebro.errors import LocatorError
 
 __all__ = [
-    "ObjectInfo",
     "ObjectStore",
     "describe",
     "fetch_uri",

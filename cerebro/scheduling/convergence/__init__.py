@@ -3,13 +3,12 @@
 Pure; independent of workers and partitions. `controller.projections.priority_scores` collects losses and calls a rule.
 """
 
-from cerebro.scheduling.convergence.curves import Forecast, Sample, forecast
+from cerebro.scheduling.convergence.curves import Sample, forecast
 from cerebro.scheduling.convergence.progress import UNSEEN, Progress, Quantum
 from cerebro.scheduling.convergence.rules import Rule, hermes, promising, slaq
 
 __all__ = [
     "UNSEEN",
-    "Forecast",
     "Progress",
     "Quantum",
     "Rule",

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from cerebro.usercode.archive.packing import pack
 from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, human_bytes
-from cerebro.usercode.archive.unpacking import ArchiveListing, ArchiveMember, extract, inspect
+from cerebro.usercode.archive.unpacking import ArchiveListing, extract, inspect
 
 __all__ = [
     "DEFAULT_LIMITS",
     "ArchiveLimits",
     "ArchiveListing",
-    "ArchiveMember",
     "extract",
     "human_bytes",
     "inspect",
