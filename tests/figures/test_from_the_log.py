@@ -113,6 +113,6 @@ def test_rows_of_a_split_are_kept_failed_in_progress_or_pending() -> None:
     (split,) = etl_progress(dataset, run, {str(keys[1]): 99})
     assert split.done == 20
     failure = Failure(kind=FailureKind.DATA, message="m", rows_failed=4)
-    story.tell(TaskFailed(task=str(keys[1]), attempt=1, worker="worker-1", failure=failure))
+    story.append(TaskFailed(task=str(keys[1]), attempt=1, worker="worker-1", failure=failure))
     (split,) = etl_progress(dataset, run)
     assert (split.kept_rows, split.failed, split.done) == (8, 6, 14)
