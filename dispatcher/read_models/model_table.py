@@ -99,7 +99,7 @@ class ModelTable:
     def progress(self) -> tuple[int, int]:
         """Return committed and total tasks (see `cerebro.state.Run.progress`). A total of 0 means unknown."""
         self._refresh()
-        done = sum(own for own, _, _ in self._progress.values())
+        done = sum(trained for trained, _, _ in self._progress.values())
         return done, done + sum(
             due for _, _, due in self._progress.values()
         ) if self._run.has_known_end else 0
