@@ -19,6 +19,7 @@ from cerebro.data.tables.whole_tables import (
     read_columns,
     write_columns,
 )
+from cerebro.errors import VolumeError
 from tests.data.rows import parse_table
 
 
@@ -52,8 +53,8 @@ def test_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_deleted_folder_is_not_recreated(tmp_path: Path) -> None:
-    """A revoked prediction may still finish after its experiment was deleted."""
-    with pytest.raises(FileNotFoundError, match="one"):
+    """A revoked prediction may finish after its experiment was deleted, or after the volume was unmounted."""
+    with pytest.raises(VolumeError, match="one"):
         write_columns(tmp_path / "one" / "p.arrow", {"id": ["a"]})
     assert list(tmp_path.iterdir()) == []
 
