@@ -1,8 +1,8 @@
 """Runs that share a cluster, simulated by the live core with 8 workers.
 
-Sub-epochs take 5 minutes, with log-normal noise of sigma 0.1. Each bar compares two simulations of the same requests
-and durations: in sequence, as with ``controller.openRuns: 1``, and in parallel. The start of child processes is not
-simulated: the minimum hold time limits it to a twentieth of a worker's time.
+Sub-epochs take 5 minutes, or an hour where stated, with log-normal noise of sigma 0.1. Each bar compares two
+simulations of the same requests and durations: in sequence, as with ``controller.openRuns: 1``, and in parallel. The
+start of child processes is not simulated: the minimum hold time limits it to a twentieth of a worker's time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Callable
 
 from benchmarks.figure import Figure
-from cerebro.contract.events import RunStarted
+from cerebro.contract.events import RunStarted, TaskAsked, TaskStarted
 from cerebro.contract.priority import NORMAL, weight
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.state import Run
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
@@ -30,8 +30,8 @@ SUB_EPOCHS_PER_WORKER = 50
 
 
 def benchmark() -> list[Figure]:
-    """Measure a short run behind a long one, two runs of few models, and shares by priority."""
-    return [_behind(), _few(), *(_shares(priority) for priority in (NORMAL, NORMAL - 1))]
+    """Measure a short run behind a long one, two runs of few models, long sub-epochs, and shares by priority."""
+    return [_behind(), _few(), _long_sub_epochs(), *(_shares(priority) for priority in (NORMAL, NORMAL - 1))]
 
 
 def _behind() -> Figure:
@@ -69,6 +69,36 @@ def _few() -> Figure:
         bar=0.6,
         sense="at most",
         notes=(f"at most {max(ratios):.3f} in {SEEDS} runs",),
+    )
+
+
+def _long_sub_epochs() -> Figure:
+    """Request a run 20 minutes after the start of another one, with and without savepoints."""
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    ends: dict[bool, list[float]] = {False: [], True: []}
+    preemptions = 0
+    for seed in range(SEEDS):
+        for saves in (False, True):
+            simulation = _simulation(
+                8, (24, 1), (24, 1), seed=seed, at=1200.0, sub_epoch_s=3600.0, saves=saves
+            )
+            simulation.run()
+            events = simulation.store.events(OTHER)
+            waits[saves].append(next(e.time for e in events if isinstance(e, TaskStarted)) - 1200.0)
+            ends[saves].append(simulation.now)
+            preemptions += sum(isinstance(event, TaskAsked) for event in (*events, *simulation.log))
+    now, was = statistics.fmean(waits[True]), statistics.fmean(waits[False])
+    longer = statistics.fmean(ends[True]) / statistics.fmean(ends[False]) - 1
+    return Figure(
+        what="sharing: wait of a second run for its first device, sub-epochs of an hour, preempted at savepoints",
+        measured=f"{now:.0f} s, without savepoints {was:.0f} s",
+        ratio=now / was,
+        bar=0.1,
+        sense="at most",
+        notes=(
+            f"{preemptions / SEEDS:.0f} preemptions of {2 * 24 * WORKERS} sub-epochs",
+            f"both runs end {100 * longer:+.1f} % later than without preemption",
+        ),
     )
 
 
@@ -119,14 +149,19 @@ def _simulation(
     seed: int,
     at: float = 0.0,
     priority: int = NORMAL,
+    sub_epoch_s: float = SUB_EPOCH_S,
+    saves: bool = False,
 ) -> Simulation:
-    request, plan = _fit(*first)
-    other, other_plan = _fit(*second)
+    rows = 1000 if saves else 1  # a batch has one row, and a savepoint follows a batch
+    request, plan = _fit(*first, rows)
+    other, other_plan = _fit(*second, rows)
     return Simulation(
         Scenario(
             replicas={f"worker-{n}": [n] for n in range(WORKERS)},
-            sub_epoch_time=_sub_epoch_time(seed),
+            sub_epoch_time=_sub_epoch_time(seed, sub_epoch_s),
             lease_s=3600.0,
+            saves=saves,
+            saves_every_s=300.0 if saves else 0.0,
         ),
         request,
         plan,
@@ -135,23 +170,23 @@ def _simulation(
     )
 
 
-def _sub_epoch_time(seed: int) -> Callable[[TaskBody, str], float]:
+def _sub_epoch_time(seed: int, mean_s: float) -> Callable[[TaskBody, str], float]:
     """Return a function with the same seconds for a sub-epoch of a run in every simulation."""
 
     def seconds(body: TaskBody, worker: str) -> float:
-        return SUB_EPOCH_S * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(
-            0.0, SIGMA
-        )
+        # An attempt that continues from a savepoint has the time of the first one.
+        body = body.model_copy(update={"savepoint": None}) if isinstance(body, TrainTask) else body
+        return mean_s * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(0.0, SIGMA)
 
     return seconds
 
 
-def _fit(models: int, epochs: int) -> tuple[FitRequest, RunStarted]:
+def _fit(models: int, epochs: int, rows: int) -> tuple[FitRequest, RunStarted]:
     names: dict[str, Hyperparameters] = {f"m{n:02}": {"batch_size": 1, "of": models} for n in range(models)}
     request = FitRequest(
         code="0" * 64, models=tuple(names.values()), epochs=epochs, metric="loss", mode="min", planner=False
     )
-    plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1))
+    plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), rows))
     return request, RunStarted(run="fit-1", plan=plan)
 
 

@@ -19,7 +19,7 @@ from cerebro.state import ExperimentState, Run
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_devices
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.decisions.preemption import for_better_model
+from controller.decisions.preemption import for_better_model, for_other_run
 from controller.decisions.queue_corrections import QueueCorrections
 from controller.decisions.sub_epoch_choice import Choose, SubEpochChoice
 from controller.exclusions.model_exclusions import feasible_workers
@@ -127,6 +127,8 @@ class _FitAssignment:
         return Training(self._draft, self._fit, self._dispatch_draft, self._depth, chooser)
 
     def _preempted(self) -> list[api.Assign | api.Revoke | api.Preempt]:
+        if self._draft.snapshot.preempted is not None:
+            return [*for_other_run(self._draft.run, self._draft.snapshot.preempted, self._now)]
         workers = [w for w in self._training_workers if not self._draft.exclusions.stops_all(w.name)]
         is_alone = not self._draft.exclusions.slots
         return [*for_better_model(self._draft.run, self._fit, workers, self._now, is_alone=is_alone)]

@@ -165,7 +165,9 @@ class Core:
             for run in self.state.open_runs()
             for task in run.tasks.open.values()
         )
-        return min((max(_SOON_S, at + YIELD_S - now) for at in requests if at is not None), default=math.inf)
+        dues = (at + YIELD_S for at in requests if at is not None)
+        # A sub-epoch that is preempted for another run is not revoked, however late it is.
+        return min((max(_SOON_S, due - now) for due in dues if due > now), default=math.inf)
 
     def open_runs(self) -> list[Run]:
         """Return the attended runs that wait for no other run, oldest first."""

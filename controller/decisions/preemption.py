@@ -3,8 +3,10 @@
 The controller asks the worker to release the sub-epoch. The worker saves it at its next batch, reports it as preempted
 and keeps the process. After `YIELD_S` seconds the controller revokes the sub-epoch instead.
 
-Stopped models, stopped runs and cordoned workers use `release`. Policies that order models by priority score also
-preempt for a better model (`for_better_model`): the freed device goes to the waiting model with the highest score.
+Stopped models, stopped runs and cordoned workers use `release`. A run that has more devices than its fair share
+releases one for a waiting run (`for_other_run`); the arbiter decides when, and such a sub-epoch is never revoked.
+Policies that order models by priority score also preempt for a better model (`for_better_model`): the freed device goes
+to the waiting model with the highest score.
 This can't alternate between two models. A model preempts only models of at most half its score, scores change only
 when a sub-epoch is committed, and a sub-epoch must save further progress before it can be preempted again.
 """
@@ -19,6 +21,7 @@ from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import Run, Task, TaskState, Worker
 from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.sharing.arbiter import DeviceSlot
 
 MARGIN = 2.0
 """A waiting model preempts a running one if its priority score is this many times as high."""
@@ -79,7 +82,10 @@ def for_better_model(
     ]
     for task in requested:
         yield from release(task, _REASON, now)
-    candidates = [] if requested or not is_alone else list(_preemptible(run, fit, workers, now))
+    if requested or not is_alone:
+        return
+    # A queued sub-epoch would start on the freed device.
+    candidates = [each for each in preemptible(run, fit, workers, now) if not each.has_queue]
     if not candidates:
         return
     scores = fit.dispatch_state.priority_score
@@ -101,17 +107,40 @@ def for_better_model(
             return
 
 
+def for_other_run(run: Run, device: DeviceSlot, now: float) -> Iterator[api.Preempt | api.Revoke]:
+    """Preempt the running sub-epoch on a device for another run, and revoke the tasks queued behind it."""
+    reason = "another run has fewer devices than its fair share"
+    for task in run.tasks.open.values():
+        newest = task.attempts[-1]
+        if newest.worker != device.worker or device.device not in newest.devices:
+            continue
+        if task.state is TaskState.ASSIGNED:
+            yield revoke_task(task, reason)
+        else:
+            yield from release(task, reason, now)
+
+
 _REASON = "a model with a much higher priority score waits"
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
+    """A running sub-epoch that may be preempted.
+
+    Attributes:
+        model, worker: their indices.
+        end: its expected end, by the store's clock.
+        has_queue: True if another task waits for its device.
+    """
+
     task: Task
     model: int
     worker: int
+    end: float
+    has_queue: bool
 
 
-def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float) -> Iterator[_Candidate]:
-    """Running sub-epochs on one device that have saved and won't end soon."""
+def preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float) -> Iterator[Candidate]:
+    """Yield running sub-epochs on one device that have saved in their present attempt and won't end soon."""
     by_name = {worker.name: worker for worker in workers}
     for key, task in run.tasks.open.items():
         worker, attempt = by_name.get(task.worker or ""), task.attempts[-1]
@@ -131,8 +160,9 @@ def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: flo
             continue
         (device,) = attempt.devices
         end = end_of(fit, worker, device)
-        if worker.tasks_in(device) == [key] and end is not None and end >= now + MIN_REMAINING_S:
-            yield _Candidate(task, model, fit.names.worker(worker.name))
+        tasks = worker.tasks_in(device)
+        if tasks[:1] == [key] and end is not None and end >= now + MIN_REMAINING_S:
+            yield Candidate(task, model, fit.names.worker(worker.name), end, has_queue=len(tasks) > 1)
 
 
 def _waiting(fit: FitDispatch) -> Iterator[int]:

@@ -71,9 +71,7 @@ class RunDecisions:
         """
         has_changed = False
         taken = self.experiments.taken(snapshot.workers, time.monotonic())
-        offers = self.sharing.round(
-            self.experiments.ready(), self.reading.now(), taken=taken, has_others=not is_whole
-        )
+        offers = self.sharing.round(self.experiments.ready(), snapshot, taken=taken, has_others=not is_whole)
         try:
             for offer in offers:
                 decide = partial(self._decide, offer, snapshot, is_whole=is_whole)

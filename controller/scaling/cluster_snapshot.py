@@ -107,6 +107,8 @@ class ClusterSnapshot:
     """Time of a new event in seconds. It may be wrong; it revokes and fails only tasks that a user stopped."""
     excluded_slots: frozenset[DeviceSlot] = frozenset()
     """Device slots that the deciding run may not fill: other runs have or get them."""
+    preempted: DeviceSlot | None = None
+    """Device that the deciding run should release for another run, if any."""
     depth: int = QUEUE_DEPTH
     """Maximum open tasks of a slot after this decision."""
     is_filling: bool = False

@@ -10,7 +10,11 @@ plus the expected remaining time of its open tasks, so assignments made at one m
 use no more devices: it is not compensated later.
 - *A change of experiment costs a child process.* A device stays with its experiment for the minimum hold
 time: a minute, or a multiple of the process's start time. After that, another run takes it only if it is
-behind by more than a sub-epoch.
+behind by more than a sub-epoch, or has fewer devices than its fair share while the experiment's run keeps its
+own share.
+- *A long sub-epoch is preempted.* If a run has fewer devices than its fair share and waits, a run that has more
+releases one (`Arbiter.preemptions`). Each preemption brings the devices closer to the shares, so preemptions end
+there.
 - *Short runs start early.* If a run has no slot and all its work takes at most a quarter of a minimum hold
 time, it gets one slot before that slot's hold time ends. The next experiment there keeps the slot for longer
 to make up for this, and meets no second early start until then. So in any period, a run loses a wanted slot
@@ -24,9 +28,12 @@ sub-epochs queued on a device are all of one run, and their models load during t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
+
+from cerebro.state.reports.sharing import due_shares
+from cerebro.state.workers import NO_DEVICE
 
 HALF_LIFE_S = 24 * 3600.0
 STAY_S = 60.0
@@ -38,6 +45,9 @@ _LITTLE = 4
 
 _SLACK = 1
 """A run takes another's slot only if it is behind by more than this many sub-epochs: equal runs keep theirs."""
+
+_ROUNDING = 1e-9
+"""Maximum rounding error of a fair share in devices."""
 
 
 _Key = TypeVar("_Key")
@@ -98,6 +108,14 @@ class Turn:
     slots: frozenset[DeviceSlot]
 
 
+class Preemption(NamedTuple):
+    """Devices of the run `holder`, one of which it should release for the run `waiting`."""
+
+    holder: RunRef
+    waiting: RunRef
+    slots: tuple[DeviceSlot, ...]
+
+
 @dataclass(kw_only=True)
 class _Hold:
     """The experiment of a slot's child process, and its start.
@@ -133,6 +151,29 @@ class _Tags:
     def add(self, claim: Claim, seconds: float) -> None:
         self.projects[claim.project] += seconds / claim.weight
         self.runs[claim.ref] += seconds / claim.weight
+
+
+@dataclass
+class _Devices:
+    """Number of devices that each run holds, and its fair share of all that runs hold or want."""
+
+    held: dict[RunRef, int]
+    due: dict[RunRef, float]
+
+    @classmethod
+    def of(cls, claims: Collection[Claim]) -> _Devices:
+        used = frozenset[DeviceSlot]().union(*(claim.holds | claim.wants for claim in claims))
+        devices = {slot for slot in used if slot.device != NO_DEVICE}
+        users = (claim for claim in claims if not devices.isdisjoint(claim.holds | claim.wants))
+        shares = due_shares({claim.ref: (claim.project, claim.weight) for claim in users})
+        return cls(
+            held={claim.ref: len(devices & claim.holds) for claim in claims},
+            due={ref: share * len(devices) for ref, share in shares.items()},
+        )
+
+    def are_too_few(self, claim: Claim) -> bool:
+        """True if the run holds less than its fair share."""
+        return self.held[claim.ref] + _ROUNDING < self.due.get(claim.ref, 0.0)
 
 
 class _Alike(NamedTuple):
@@ -175,10 +216,15 @@ class _Offer:
             self.slots.pop()
         return bool(self.slots)
 
-    def is_kept(self, claim: Claim, left: Mapping[RunRef, int], tags: _Tags) -> bool:
+    def is_kept(self, claim: Claim, left: Mapping[RunRef, int], tags: _Tags, devices: _Devices) -> bool:
         """True if the slots stay with their present experiment."""
         stayers = [each for each in self.stayers if left[each.ref] > 0]
-        return bool(stayers) and (self.is_short or not any(tags.is_behind(claim, each) for each in stayers))
+        if self.is_short or not stayers:
+            return bool(stayers)
+        has_few = devices.are_too_few(claim)
+        return not any(
+            tags.is_behind(claim, each) or (has_few and not devices.are_too_few(each)) for each in stayers
+        )
 
     def lets_in(self, claim: Claim, tags: _Tags) -> bool:
         """True if the run may start early: it has had no more service than the present runs."""
@@ -245,6 +291,7 @@ class Arbiter:
         """
         ending = set(ending)
         tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
+        devices = _Devices.of(claims)
         remaining_tasks = {claim.ref: claim.most for claim in claims}
         assigned_slots: dict[RunRef, set[DeviceSlot]] = {claim.ref: set() for claim in claims}
         alike = self._alike(unserved, claims)
@@ -258,7 +305,7 @@ class Arbiter:
                     for claim in contenders
                     for offer in offers[claim.ref]
                     if offer.has_any(unserved)
-                    for is_kept in (offer.is_kept(claim, remaining_tasks, tags),)
+                    for is_kept in (offer.is_kept(claim, remaining_tasks, tags, devices),)
                     if not is_kept
                     or (remaining_tasks[claim.ref] == claim.most and offer.lets_in(claim, tags))
                 ),
@@ -272,10 +319,55 @@ class Arbiter:
             unserved.remove(slot)
             remaining_tasks[claim.ref] -= 1
             tags.add(claim, claim.sub_epoch_s)
+            devices.held[claim.ref] += slot.device != NO_DEVICE
             if slot not in ending or slot in claim.holds:
                 assigned_slots[claim.ref].add(slot)
 
+    def preemptions(self, releasable: Callable[[RunRef], Mapping[DeviceSlot, float]]) -> Iterator[Preemption]:
+        """Yield preemptions for runs that have fewer devices than their fair share and wait for one.
+
+        After any one of them, `turns` gives the device to the waiting run, and its holder still has its own share.
+        The minimum hold time of the device is over.
+
+        Args:
+            releasable: returns the devices that a run could release, the preferred ones first, and the expected
+                seconds until their tasks end.
+        """
+        claims = self.order()
+        devices = _Devices.of(claims)
+        waiting = {claim.ref for claim in claims if claim.could_use_more and devices.are_too_few(claim)}
+        for claim in reversed(claims):
+            if not waiting or devices.are_too_few(claim):
+                continue
+            heirs: dict[tuple[RunRef, ...], RunRef] = {}
+            slots: dict[RunRef, list[DeviceSlot]] = {}
+            for slot, remaining_s in releasable(claim.ref).items():
+                # Devices that the same runs want go to the same one.
+                wanting = tuple(each.ref for each in claims if slot in each.wants)
+                if waiting.isdisjoint(wanting) or self._is_short(self._holds[slot], claim):
+                    continue
+                if wanting not in heirs:
+                    heirs[wanting] = self._heir(claim, slot, remaining_s)
+                if heirs[wanting] in waiting - {claim.ref}:
+                    slots.setdefault(heirs[wanting], []).append(slot)
+            for ref, found in slots.items():
+                yield Preemption(claim.ref, ref, tuple(found))
+
     # --- mechanism -------------------------------------------------------------------------------
+
+    def _heir(self, claim: Claim, slot: DeviceSlot, remaining_s: float) -> RunRef:
+        """Return the run that gets a device if the present run releases it; this run if it lacks devices then."""
+        released = replace(
+            claim,
+            holds=claim.holds - {slot},
+            wants=claim.wants | {slot},
+            most=claim.most + 1,
+            ahead_s=max(0.0, claim.ahead_s - remaining_s),
+        )
+        arbiter = replace(self, _claims=self._claims | {claim.ref: released})
+        if _Devices.of(arbiter._claims.values()).are_too_few(released):
+            return claim.ref
+        return next((turn.ref for turn in arbiter.turns((slot,)) if turn.slots), claim.ref)
 
     def _serve(self, seconds: float) -> None:
         """Charge the held slots for this many seconds."""

@@ -22,6 +22,7 @@ from cerebro.state.reports.sharing import held_slots, task_slots
 from cerebro.state.workers import NO_DEVICE
 from controller.decisions.device_ends import due_s
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.decisions.preemption import MIN_REMAINING_S, Candidate, preemptible
 from controller.sharing.arbiter import Claim, DeviceSlot, RunRef
 from controller.sources.ready_tasks import ready
 from controller.sources.replication import remaking
@@ -106,6 +107,32 @@ def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
         return found
     workers = state.workers
     return {p for p in found if p.device == NO_DEVICE or not due_s(fit, workers[p.worker], p.device, now)}
+
+
+def releasable(
+    state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
+) -> dict[DeviceSlot, float]:
+    """Return the devices with a preemptible sub-epoch, and the expected seconds until their tasks end.
+
+    The least important models come first, then the latest ends.
+    """
+    if fit is None or run.state is not RunState.RUNNING:
+        return {}
+    workers = [worker for worker in state.workers.values() if worker.is_alive and worker.trains]
+    dispatch_state, sub_epoch_s = fit.dispatch_state, _sub_epoch_s(run)
+
+    def value(each: Candidate) -> tuple[float, float, float]:
+        score = dispatch_state.priority_score[each.model] if fit.preempts else 0.0
+        return dispatch_state.priority[each.model], score, -each.end
+
+    found = {}
+    for each in sorted(preemptible(run, fit, workers, now), key=value):
+        if each.end == math.inf and 0 < _left_s(each.task, sub_epoch_s, now) < MIN_REMAINING_S:
+            continue  # the model has not run yet, but the run's other models have
+        (device,), worker = each.task.attempts[-1].devices, state.workers[each.task.worker or ""]
+        tasks = (run.tasks.open[key] for key in worker.tasks_in(device) if key in run.tasks.open)
+        found[DeviceSlot(worker.name, device)] = sum(_left_s(task, sub_epoch_s, now) for task in tasks)
+    return found
 
 
 def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[DeviceSlot]:

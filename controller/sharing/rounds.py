@@ -37,6 +37,7 @@ class RunOffer(NamedTuple):
         excluded_slots: slots it may not fill.
         depth: maximum number of open tasks of a slot.
         is_alone: True if no other run is open.
+        preempted: a device that it should release for another run, if any.
     """
 
     core: Core
@@ -44,10 +45,13 @@ class RunOffer(NamedTuple):
     excluded_slots: frozenset[DeviceSlot] = frozenset()
     depth: int = QUEUE_DEPTH
     is_alone: bool = False
+    preempted: DeviceSlot | None = None
 
     def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return the snapshot for its decision."""
-        return replace(snapshot, excluded_slots=self.excluded_slots, depth=self.depth)
+        return replace(
+            snapshot, excluded_slots=self.excluded_slots, depth=self.depth, preempted=self.preempted
+        )
 
 
 PATIENCE_S = 60.0
@@ -113,7 +117,7 @@ class Sharing:
     def round(
         self,
         cores: Mapping[str, Core],
-        now: float,
+        snapshot: ClusterSnapshot,
         *,
         taken: frozenset[DeviceSlot] = frozenset(),
         has_others: bool = False,
@@ -121,7 +125,7 @@ class Sharing:
         """Offer slots to each open run in the arbiter's order, and again if other runs left slots free.
 
         Args:
-            now: time of a new event.
+            snapshot: the present workers and time.
             taken: slots that no run may use.
             has_others: True if other runs are open.
 
@@ -130,6 +134,7 @@ class Sharing:
                 unknown.
         """
         self._skipped.clear()
+        now = snapshot.now
         runs = [(core, run) for core in cores.values() for run in _guard(core, core.open_runs)]
         if len(runs) < 2 and not has_others and not taken:
             self._waits.clear()
@@ -172,6 +177,36 @@ class Sharing:
             if offered:
                 yield RunOffer(core, run, every - offered)
         self._arbiter.observe(now, view.claims())
+        if not has_others:
+            yield from self._preempt(view, snapshot, every, unoffered)
+
+    def _preempt(
+        self,
+        view: _RoundView,
+        snapshot: ClusterSnapshot,
+        every: frozenset[DeviceSlot],
+        reserved: frozenset[DeviceSlot],
+    ) -> Iterator[RunOffer]:
+        """Let a run release a device that a waiting run would use at once. One request at a time."""
+        runs = {RunRef(core.state.name, run.id): (core, run) for core, run in view.still()}
+        if any(_is_releasing(run) for _, run in runs.values()):
+            return
+
+        def releasable(ref: RunRef) -> dict[DeviceSlot, float]:
+            core, run = runs[ref]
+            found = _guard(core, claims.releasable, core.state, run, core.fit_of(run), snapshot.now)
+            return {slot: seconds for slot, seconds in found.items() if slot not in reserved}
+
+        for each in self._arbiter.preemptions(releasable):
+            core, run = runs[each.waiting]
+            offer = RunOffer(core, run, every.difference(each.slots), depth=1)
+            steps = _guard(core, core.decide, offer.on(snapshot), run)
+            assigned = [step for step in steps if isinstance(step, api.Assign)]
+            starts = {DeviceSlot(step.worker, device) for step in assigned for device in step.devices}
+            preempted = next((slot for slot in each.slots if slot in starts), None)
+            if preempted is not None:
+                yield RunOffer(*runs[each.holder], every, depth=1, preempted=preempted)
+                return
 
     def _reserve(self, view: _RoundView, now: float) -> dict[RunRef, frozenset[DeviceSlot]]:
         """Reserve slots for each run that has waited too long for a whole worker or several devices.
@@ -343,6 +378,11 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
                 ],
                 size,
             )
+
+
+def _is_releasing(run: Run) -> bool:
+    """True if a worker was asked to release a task of the run and has not answered yet."""
+    return any(task.attempts[-1].release_requested_at is not None for task in run.tasks.open.values())
 
 
 def _has_revoked(run: Run, previous: Set[str]) -> bool:

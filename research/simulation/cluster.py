@@ -251,7 +251,7 @@ class Simulation:
             return True
         if self._scale_to_zero_or_up(cores, snapshot):
             return True
-        for offer in self.sharing.round(cores, self.now):
+        for offer in self.sharing.round(cores, snapshot):
             steps = self._steps(offer, snapshot)
             open_runs = ((core, run) for core in cores.values() for run in core.open_runs())
             for core, written in self.taken.noted(offer.core, offer.run, steps, open_runs, self.now):

@@ -334,3 +334,78 @@ def test_a_slot_changes_hands_at_most_once_per_hold_time(
             for count, end in enumerate(taken[first:]):
                 assert count <= (end - begin) / stay + 1
     assert not any(name.startswith("short") for name, _ in shared_floor.runs)
+
+
+@settings(max_examples=200)
+@given(
+    runs=st.lists(
+        st.tuples(st.sampled_from(["", "p"]), st.sampled_from([0.25, 1.0, 4.0]), st.floats(1, 5000)),
+        min_size=2,
+        max_size=4,
+    ),
+    holders=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+)
+def test_preemptions_end_at_the_shares(runs: list[tuple[str, float, float]], holders: list[int]) -> None:
+    """Sub-epochs never end. Each preemption gives a device of a run above its share to one below.
+
+    After at most one preemption per device, no run is below its share while another one could release a device. With
+    different weights in a project, its account may forbid the last ones: it counts service by the runs' weights.
+    """
+    claims = [
+        Claim(ref=ref(str(n)), project=project, weight=weight, most=100, sub_epoch_s=sub_epoch_s)
+        for n, (project, weight, sub_epoch_s) in enumerate(runs)
+    ]
+    holder = {DeviceSlot(f"w-{n}", 0): claims[each % len(claims)].ref for n, each in enumerate(holders)}
+    due = {each: share * len(holder) for each, share in _due(claims).items()}
+    seconds = {claim.ref: claim.sub_epoch_s for claim in claims}
+    arbiter, preempted = Arbiter(), 0
+
+    def held(run: RunRef) -> frozenset[DeviceSlot]:
+        return frozenset(slot for slot, of in holder.items() if of == run)
+
+    def observe(now: float) -> None:
+        holds = {claim.ref: held(claim.ref) for claim in claims}
+        arbiter.observe(
+            now,
+            [
+                replace(
+                    claim,
+                    holds=holds[claim.ref],
+                    wants=frozenset(slots),
+                    ahead_s=claim.sub_epoch_s * len(holds[claim.ref]),
+                )
+                for claim in claims
+            ],
+        )
+
+    def could_release(run: RunRef) -> bool:
+        return len(held(run)) - 1 >= due[run] - 1e-6
+
+    slots = [*holder]
+    for hour in range(200):
+        observe(hour * 3600.0)
+        found = next(arbiter.preemptions(lambda run: dict.fromkeys(held(run), seconds[run])), None)
+        if found is None:
+            continue
+        preempted += 1
+        assert len(held(found.waiting)) < due[found.waiting]
+        assert could_release(found.holder)
+        del holder[found.slots[0]]
+        observe(hour * 3600.0)
+        (turn,) = (turn for turn in arbiter.turns(found.slots[:1]) if turn.slots)
+        assert turn.ref == found.waiting
+        holder[found.slots[0]] = turn.ref
+    assert preempted <= len(holder)
+    has_equal_weights = len({run[:2] for run in runs}) == len({run[0] for run in runs})
+    if has_equal_weights and any(len(held(claim.ref)) < due[claim.ref] - 1e-6 for claim in claims):
+        assert not any(could_release(claim.ref) for claim in claims)
+
+
+def test_a_device_is_not_preempted_within_the_minimum_hold_time() -> None:
+    slots = frozenset(DeviceSlot(f"w-{n}", 0) for n in range(2))
+    first = Claim(ref=ref("first"), holds=slots, wants=slots, most=9, ahead_s=7200.0, start_s=10.0)
+    arbiter = Arbiter()
+    arbiter.observe(0.0, [first])
+    for now, is_over in ((199.0, False), (201.0, True)):
+        arbiter.observe(now, [first, Claim(ref=ref("second"), wants=slots, most=9)])
+        assert bool([*arbiter.preemptions(lambda run: dict.fromkeys(slots, 3600.0))]) is is_over

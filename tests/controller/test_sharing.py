@@ -22,6 +22,7 @@ from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.workers import NO_DEVICE
+from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing.arbiter import DeviceSlot
 from controller.sharing.claims import all_slots
 from controller.sharing.rounds import Sharing
@@ -124,7 +125,7 @@ def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) 
     other.fit()
     cores = {"one": core_of(story), "two": core_of(other, "two")}
     ended, queueing = False, frozenset[DeviceSlot]()
-    for each in Sharing().round(cores, story.time):
+    for each in Sharing().round(cores, ClusterSnapshot(now=story.time)):
         if each.core is cores["one"] and each.depth == QUEUE_DEPTH:
             queueing = frozenset(all_slots(story.state) - each.excluded_slots)
         if not ended:
