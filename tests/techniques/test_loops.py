@@ -72,7 +72,7 @@ def by(
         loader = PartitionLoader([partition], batch_size=batch_size, seed=1, share=prepared.share)
         feed = InstrumentedLoader(loader)
         metrics = train_sub_epoch(spec, prepared, feed, {}, seed=1, model="m00", epoch=1, partition=0)
-        return numbers_of(metrics), prepared.state(), getattr(trainee.modules[0], "told", None)
+        return numbers_of(metrics), prepared.state(), getattr(trainee.modules[0], "observed", None)
     finally:
         if isinstance(group, Alone):
             group.leave()
