@@ -19,7 +19,7 @@ from trial_runner.inspection import offered
 from trial_runner.known_parallel_plans import known_parallel_plans
 
 
-class _Looks:
+class _Backend:
     """Unpickles as the current backend."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,12 +41,12 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_backend_is_set_before_the_code_is_decoded() -> None:
     """Unpickling the code imports Keras, which fixes the backend."""
 
-    class Looking(Spec):
+    class Notebook(Spec):
         """Defined in a notebook, so the class is sent by value."""
 
-        looks = _Looks()
+        backend = _Backend()
 
-    assert decode(encode(Looking()).encoded).seen == "torch"
+    assert decode(encode(Notebook()).encoded).backend == "torch"
 
 
 def test_the_client_decides_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
