@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import urllib3
 
+from cerebro.errors import ClusterError
 from cerebro.exports.mlflow_server import MlflowServer
 from cerebro.runtime.kvs.transport import Transport
 from cerebro.runtime.web import proxies
@@ -56,3 +57,23 @@ def test_exports_and_clients_use_the_proxy(monkeypatch: pytest.MonkeyPatch) -> N
     assert not isinstance(Transport("http://127.0.0.1:7070", "token")._http, urllib3.ProxyManager)
     server = MlflowServer("https://mlflow.example.org", {"HTTPS_PROXY": PROXY})
     assert isinstance(server._http, urllib3.ProxyManager)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "reason"),
+    [
+        ("socks5h://me:secret@10.0.0.1:1080", "unsupported scheme socks5h"),
+        ("ftp://10.0.0.1", "unsupported scheme ftp"),
+        ("http://[::1", "not a valid address"),
+        ("http://me:secret@proxy:port", "not a valid address"),
+        ("://", "no scheme"),
+    ],
+)
+def test_an_unusable_proxy_is_refused_by_name(proxy: str, reason: str) -> None:
+    """Without its password. Addresses that need no proxy stay usable."""
+    environment = {"ALL_PROXY": proxy}
+    with pytest.raises(ClusterError, match=reason) as refused:
+        proxies.pool("http://cluster.example.com", environment=environment)
+    assert "ALL_PROXY" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    proxies.pool("http://127.0.0.1:80", environment=environment)

@@ -16,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 import urllib3
 
+from cerebro.errors import ClusterError
+
 _CLUSTER_SUFFIXES = (".svc", ".local", ".localhost", ".internal")
 
 
@@ -41,16 +43,28 @@ def pool(
 
     Args:
         environment: environment variables; default: this process's.
+
+    Raises:
+        ClusterError: the proxy is not an http or https address. The message has no credentials.
     """
     proxy = proxy_of(address, os.environ if environment is None else environment)
     if not proxy:
         return urllib3.PoolManager(**options)
-    parts = urlsplit(proxy)
-    headers = None
-    if parts.username:
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers = urllib3.make_headers(proxy_basic_auth=credentials)
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+    try:
+        parts = urlsplit(proxy)
+        headers = None
+        if parts.username:
+            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers = urllib3.make_headers(proxy_basic_auth=credentials)
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+    except (ValueError, urllib3.exceptions.HTTPError) as error:
+        reason = (
+            str(error) if isinstance(error, urllib3.exceptions.ProxySchemeUnknown) else "not a valid address"
+        )
+        raise ClusterError(
+            f"the proxy for {address}, from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, cannot be used: {reason}. Correct it "
+            "or add the host to NO_PROXY"
+        ) from error
 
 
 def _is_near(host: str) -> bool:
