@@ -14,6 +14,17 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+def amount(text: str) -> float:
+    """Parse a finite number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number from 0, not {text!r}")
+    return value
+
+
 def count(text: str) -> int:
     """Parse a whole number from 1."""
     if not text.isdecimal() or int(text) < 1:

@@ -102,7 +102,19 @@ def test_logs_can_be_followed(fake: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["up", "--devices", "0"], ["dance"]]
+    "arguments",
+    [
+        [],
+        ["up", "--workers", "0"],
+        ["up", "--workers", "x"],
+        ["up", "--devices", "0"],
+        ["up", "--timeout", "nan"],
+        ["replay", "digits", "--tolerance", "nan"],
+        ["replay", "digits", "--tolerance", "-1"],
+        ["replay", "digits", "--tolerance", "inf"],
+        ["selftest", "--timeout", "x"],
+        ["dance"],
+    ],
 )
 def test_wrong_arguments_print_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The exit status is 2, and the line points to the help."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
+from cerebro.cli.parsing import amount
 from cerebro.cli.text import bytes_of, size, table
 from cerebro.contract.accounts.quotas import DEFAULT
 from cerebro.errors import BadRequestError, validation_summary
@@ -56,7 +57,7 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
     )
     quota.add_argument("--open-runs", type=int, metavar="N", help="queued and running runs at a time")
     quota.add_argument("--models", type=int, metavar="N", help="models in one run")
-    quota.add_argument("--worker-hours", type=float, metavar="H", help="device-hours in 30 days")
+    quota.add_argument("--worker-hours", type=amount, metavar="H", help="device-hours in 30 days")
     quota.add_argument("--bytes", metavar="SIZE", help="size of checkpoints and predictions, such as 200GB")
     quota.add_argument("--none", action="store_true", help="remove the project's quota")
     quota.set_defaults(run=run_quota)

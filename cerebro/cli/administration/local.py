@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cerebro.cli.parsing import amount
 from cerebro.errors import ClusterError
 
 _FOLLOW = ("tail", "-F", "-n")
@@ -41,7 +42,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
         action=argparse.BooleanOptionalAction,
         help="start JupyterLab with Cerebro's notebooks (default: if it is installed)",
     )
-    up.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
+    up.add_argument("--timeout", type=amount, default=60.0, metavar="S", help="seconds to wait (default: 60)")
     up.set_defaults(run=_up)
 
     down = commands.add_parser("down", parents=[common], help="end the local cluster and keep experiments")

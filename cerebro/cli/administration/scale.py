@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli.parsing import amount
 from cerebro.cli.text import crowd
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.usage.cores import available
@@ -52,7 +53,7 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
     )
     scale.add_argument("--pause", action="store_true", help="with 0 workers: pause open runs first")
     scale.add_argument(
-        "--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
+        "--timeout", type=amount, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
     )
     scale.set_defaults(run=run_scale)
     remove = commands.add_parser("remove", parents=[common], help="remove a worker whose disk is lost")

@@ -10,6 +10,8 @@ import argparse
 import importlib
 from typing import Any
 
+from cerebro.cli.parsing import amount
+
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add ``replay`` and ``selftest`` to the subcommands."""
@@ -27,7 +29,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     replay.add_argument(
         "--tolerance",
-        type=float,
+        type=amount,
         default=0.0,
         metavar="T",
         help="train all sub-epochs on one device, and accept states that differ by this share, such as 1e-4 "
@@ -37,7 +39,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
     selftest = commands.add_parser("selftest", parents=[common], help="test the cluster on a tiny data set")
     selftest.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds in all (default: 600)"
+        "--timeout", type=amount, default=600.0, metavar="S", help="seconds in all (default: 600)"
     )
     selftest.set_defaults(run=_selftest)
 

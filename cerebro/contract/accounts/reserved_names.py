@@ -32,9 +32,9 @@ _OUTSIDE = "oidc:"
 _LOOK_ALIKES = {
     letter: latin
     for latin, letters in {
-        "a": "аɑα@4", "b": "ьвƅ", "c": "сϲⅽ", "d": "ԁɗ", "e": "еєҽε3", "g": "ɡց", "h": "һհ", "i": "іıιӏ1l|!ǀ",
-        "k": "кκ", "m": "мⅿ", "n": "пոηո", "o": "оοσօ0", "p": "рρ", "r": "гⲅ", "s": "ѕʂ$5", "t": "тτ", "u": "υսц",
-        "v": "ѵν", "w": "ѡԝω", "x": "хχ", "y": "уүγ",
+        "a": "аɑαᴀ@4", "b": "ьвƅ", "c": "сϲⅽᴄ", "d": "ԁɗᴅ", "e": "еєҽεᴇ3", "g": "ɡց", "h": "һհʜ", "i": "іıιӏɪ1lʟ|!ǀ",
+        "k": "кκᴋ", "m": "мⅿᴍ", "n": "пոηոɴ", "o": "оοσօᴏ0", "p": "рρᴘ", "r": "гⲅᴦʀ", "s": "ѕʂꜱ$5", "t": "тτᴛ",
+        "u": "υսцᴜ", "v": "ѵνᴠ", "w": "ѡԝωᴡ", "x": "хχ", "y": "уүγ",
     }.items()
     for letter in letters
 }  # fmt: skip
@@ -42,13 +42,15 @@ _LOOK_ALIKES = {
 
 def _skeleton(name: str) -> str:
     """Map names that look alike to the same text."""
-    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold()).strip()
+    # Look-alikes first: NFKC turns a lunate sigma, which looks like c, into a final sigma.
+    drawn = "".join(_LOOK_ALIKES.get(letter, letter) for letter in name.casefold())
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", drawn).casefold()).strip()
     letters = ("_" if letter.isspace() else _LOOK_ALIKES.get(letter, letter) for letter in plain)
     skeleton = "".join(letter for letter in letters if letter.isalnum() or letter == "_")
     return skeleton.replace("rn", "m").replace("vv", "w")
 
 
-_SKELETONS = {_skeleton(name): name for name in RESERVED}
+_SKELETONS = {_skeleton(text): name for name in RESERVED for text in (name, name.replace("_", "-"))}
 
 
 def reason(name: str) -> str:

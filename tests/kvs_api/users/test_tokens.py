@@ -302,6 +302,9 @@ LOOK_ALIKES = [
     "adrnin",
     "c0ntroller",
     "kvs api",
+    "kvs-api",
+    "\u03f2ontroller",
+    "\u1d00\u1d05\u1d0d\u026a\u0274",
 ]
 
 
