@@ -15,7 +15,7 @@
     const link = event.target.closest("a[data-failed]");
     if (!link || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const place = document.getElementById("failed-rows"); // looked up here: absent until the first partition appears
+    const place = document.getElementById("failed-rows"); // absent before the first partition
     const title = document.createElement("h2");
     title.textContent = `Failed rows of ${link.closest("tr").querySelector("th").textContent}`;
     title.tabIndex = -1;

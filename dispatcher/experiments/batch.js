@@ -1,5 +1,5 @@
-// Selection of several experiments. It survives sorting, paging and updates. Buttons appear for commands that at least
-// one selected experiment allows. Without this script the checkboxes form a plain form; the server checks each command.
+// Selects several experiments. The selection survives sorting, paging and updates. A button appears if at least one
+// selected experiment allows its command. The server checks each command. Without this script the form still works.
 "use strict";
 (() => {
   const chosen = new Map(); // name -> allowed commands
@@ -27,7 +27,7 @@
     }
     bar.querySelectorAll("input[type=hidden]").forEach((each) => each.remove());
     for (const name of chosen.keys()) {
-      if (onPage.has(name)) continue; // has a checkbox
+      if (onPage.has(name)) continue; // its checkbox sends the name
       const field = document.createElement("input");
       Object.assign(field, { type: "hidden", name: "name", value: name });
       bar.append(field);

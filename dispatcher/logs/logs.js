@@ -1,5 +1,5 @@
-// Follows logs: requests the lines after a cursor and appends them. Scrolling up pauses, scrolling to the end resumes;
-// the button shows the state. Sleeps in hidden tabs. Without this script the page shows the output at its loading.
+// Follows logs: requests the lines after a cursor and appends them. Scrolling up pauses; scrolling to the bottom
+// resumes. The button shows the state. Sleeps in hidden tabs. Without this script the page shows no new lines.
 "use strict";
 (() => {
   const place = document.getElementById("logs");
@@ -71,7 +71,7 @@
         quiet = 0;
       } else quiet += 1;
     } catch {
-      quiet += 1; // live.js reports an unreachable page
+      quiet += 1; // live.js shows the message if the page is unreachable
     }
     say();
     plan(quiet > 40 ? SLOW_MS : EVERY_MS);

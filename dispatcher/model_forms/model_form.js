@@ -35,7 +35,7 @@
     try {
       const answer = await fetch(form.getAttribute("action"), { method: "POST", body: fields, headers: { Accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (number !== newest) return; // the user typed in between
+      if (number !== newest) return; // the user has typed since this request
       if (!page.getElementById("difference-body")) throw new Error(page.querySelector("main p")?.textContent || `The server answered ${answer.status}.`);
       insert(page);
     } catch (error) {
@@ -43,7 +43,7 @@
       const status = difference.querySelector("[role=status]");
       status.className = "mistake";
       status.textContent = `The difference cannot be loaded. ${error.message}`;
-      difference.querySelector("button[data-plain]").hidden = false; // the user can request it
+      difference.querySelector("button[data-plain]").hidden = false; // the user can retry
     }
     difference.classList.remove("waits");
   };
@@ -57,7 +57,7 @@
   };
   window.addEventListener("pageshow", ({ persisted }) => {
     if (!persisted) return;
-    isSent = false; // the user navigated back
+    isSent = false; // the Back button has restored the page
     later(0);
   });
   form.addEventListener("input", ({ target }) => later(target.type === "radio" ? 0 : AFTER_MS));
@@ -66,10 +66,10 @@
       if (isSent) event.preventDefault(); // a double click
       isSent = true;
       const button = event.submitter;
-      setTimeout(() => (button.disabled = true)); // after the browser has read its value
+      setTimeout(() => (button.disabled = true)); // later, because the browser does not send a disabled button's value
       return;
     }
-    event.preventDefault(); // Enter: the difference is already shown or loading
+    event.preventDefault(); // Enter in a field: show the difference before sending
     const send = difference.querySelector("button[value=send]:enabled");
     if (send) send.focus();
     else later(0);

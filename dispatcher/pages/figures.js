@@ -13,12 +13,12 @@
   const known = new WeakMap(); // figure -> drawn content: {source, etag, spec}
   const ranges = new WeakMap(); // figure -> zoomed range of its horizontal axis
   const hooks = {}; // id -> function that changes a figure before it is drawn
-  const PICTURE_MS = 1500; // maximum wait for a static image; the figure may be ready before
+  const PICTURE_MS = 1500; // maximum wait for the static images
 
   // At the first visit the browser compiles plotly's script for two seconds without painting, so show static images first.
   const after = (ms) => new Promise((done) => setTimeout(done, ms));
   const painted = () => Promise.race([new Promise((done) => requestAnimationFrame(() => setTimeout(done))), after(100)]);
-  const decoded = (picture) => picture.decode().catch(() => {}); // do not wait for a failed image
+  const decoded = (picture) => picture.decode().catch(() => {}); // a failed image counts as decoded
   const fetched = (url) =>
     new Promise((done, failed) => {
       const script = document.createElement("script");
@@ -74,10 +74,10 @@
       else if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message || answer.statusText);
       else {
         const spec = await answer.json();
-        if (sourceOf(figure) !== source) return; // the user has selected something else in between
+        if (sourceOf(figure) !== source) return; // the user has changed the selection since this request
         Object.assign(mine, { source, spec });
         await draw(figure);
-        mine.etag = answer.headers.get("ETag"); // only after drawing, so a failed figure is requested again
+        mine.etag = answer.headers.get("ETag"); // after drawing, to retry a figure that failed to draw
         say(figure, "");
       }
     } catch (error) {
@@ -120,7 +120,7 @@
     plot.on("plotly_unhover", () => light(""));
     plot.on("plotly_click", (event) => {
       const model = modelOf(event.points[0]);
-      if (!model) return; // not on a mark
+      if (!model) return; // the click hit no model
       const { click } = figure.dataset;
       const here = new URL(location.href);
       if (click === "light") {
@@ -129,7 +129,7 @@
       } else if (click) location.assign(click.replace("MODEL", encodeURIComponent(model)));
     });
   };
-  // When zoomed in, load the points that were left out at a lower resolution.
+  // When zoomed in, load the points that the lower resolution omitted.
   const zoom = (figure, changes) => {
     if (!("zoom" in figure.dataset)) return;
     if (changes["xaxis.autorange"]) ranges.delete(figure);

@@ -67,7 +67,7 @@
       const headers = etag ? { "If-None-Match": etag } : {};
       const answer = await fetch(from, { headers, cache: "no-store", redirect: "error", signal: mine.signal });
       if (answer.status === 401) return location.reload(); // the session has ended: the reload shows the sign-in
-      if (answer.status === 404) return location.reload(); // deleted
+      if (answer.status === 404) return location.reload(); // deleted: the reload shows a message
       if (!answer.ok && answer.status !== 304) throw new Error(answer.statusText);
       if (answer.status !== 304) {
         const html = await answer.text();

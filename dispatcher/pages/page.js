@@ -49,7 +49,7 @@
       if (element.title !== title) element.title = title;
     }
   };
-  // Ages use the server's clock: the client's may be minutes off.
+  // Ages use the server's clock, because the client's clock may be minutes off.
   const served = Number(document.documentElement.dataset.now || 0) * 1000;
   const skew = served && Math.abs(served - Date.now()) > 5000 ? served - Date.now() : 0;
   const showZone = () => {
@@ -144,7 +144,7 @@
     else location.reload();
   });
 
-  // Not with scrollIntoView, which moves the start of keyboard navigation to the tab.
+  // Scroll to the current tab. scrollIntoView would also move the start of keyboard navigation there.
   const current = document.querySelector(".tabs [aria-current]"), tabs = current?.closest(".tabs");
   if (tabs) {
     const [inner, outer] = [current.getBoundingClientRect(), tabs.getBoundingClientRect()];

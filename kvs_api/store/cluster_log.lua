@@ -1,6 +1,6 @@
 -- The cluster log. Called by kvs_api.logs.cluster_log; follows experiment_quarantine.lua.
 --
--- `:workers` maps each worker to its incarnation according to the log; empty if the worker has left.
+-- `:workers` maps each worker to its incarnation in the log, or to an empty string after the worker has left.
 
 -- Return the time of the next event, never earlier than any experiment's newest event: readers merge both logs.
 local function stamp_cluster()
@@ -17,8 +17,8 @@ function calls.reserve()
   return {cluster = tonumber(redis.call('GET', request.cluster_log .. ':seq') or '0')}
 end
 
--- Append all events, or none if the caller has not read the newest event. A repeated call is refused, too; the caller
--- then reads its events in the log.
+-- Append all events. Refuse the call if the caller has not read the newest event. A repeated call is also refused; its
+-- caller then finds the events in the log.
 function calls.cluster_log()
   if request.after ~= newest(request.cluster_log) then return {written = false} end
   local time = stamp_cluster()

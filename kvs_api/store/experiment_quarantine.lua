@@ -1,6 +1,6 @@
 -- Experiments with an unreadable log or record. Called by kvs_api.store.experiment_quarantine; follows experiments.lua.
 --
--- Quarantine does not change the log. The mark states the problem, `:waiting` keeps the runs removed from the queue.
+-- Quarantine does not change the log. The mark states the problem. `:waiting` lists the runs removed from the queue.
 
 function calls.quarantine()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end

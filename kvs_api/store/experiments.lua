@@ -1,4 +1,4 @@
--- Changes of a whole experiment: clients' events and deletion. Called by kvs_api.store.store; follows steps.lua.
+-- Changes to a whole experiment: events from clients, and deletion. Called by kvs_api.store.store; follows steps.lua.
 
 local function open_runs()
   local found = {}
@@ -9,7 +9,7 @@ local function open_runs()
   return found
 end
 
--- True if the controller works on a run of the experiment, or soon will: the run is among the first in the queue.
+-- True if the controller works on a run of the experiment, or will soon because the run is near the head of the queue.
 local function is_worked_on()
   local leader = redis.call('HMGET', request.leader, 'open_runs', 'attended')
   for _, run in ipairs(leader[2] and cjson.decode(leader[2]).runs or {}) do
@@ -26,7 +26,7 @@ local function enqueue()
   redis.call('RPUSH', request.queue, request.entry)
 end
 
--- Checks by kind of event, before it is appended: return the answer that replaces appending, or nil.
+-- Checks for each kind of event. A check returns nil to append the event, or the answer to send instead.
 local checks = {}
 
 function checks.RunRequested()
@@ -58,12 +58,12 @@ local OF_EXPERIMENT = {DeletionRequested = true, ExperimentArchived = true}
 
 local REMEMBERED = 1000
 
--- Events that may reopen an ended run. If they do not, the controller removes the run from the queue.
+-- Events that may reopen an ended run. If the run stays ended, the controller removes it from the queue.
 local REOPENS = {
   RunResumed = true, ModelResumed = true, ModelRetried = true, ModelsAdded = true, ModelExtended = true,
 }
 
--- Effects by kind of event, after it is in the log.
+-- Effects of each kind of event, applied after the append.
 local effects = {}
 
 function effects.RunRequested(seq)
@@ -84,7 +84,7 @@ function effects.ExperimentArchived()
   redis.call('HSET', request.log .. ':marks', 'archived', request.is_archived and '1' or '')
 end
 
--- Remember the call's idempotency key. Bounded by number, because the script has no reliable time.
+-- Remember the call's idempotency key. A count limits the keys, because the script has no reliable time for an expiry.
 local function remember(seq)
   redis.call('HSET', request.calls, request.once, seq)
   if redis.call('RPUSH', request.calls .. ':order', request.once) > REMEMBERED then
@@ -92,7 +92,7 @@ local function remember(seq)
   end
 end
 
--- Return the quota that this event would exceed, or nil.
+-- Return the quota that the event would exceed, or nil.
 local function exceeded_quota(opens)
   if not opens and request.models == 0 or redis.call('EXISTS', request.quotas.key) == 0 then return nil end
   local account = account_of(request.experiment)
@@ -163,7 +163,7 @@ local function deletion_refusal()
   return nil
 end
 
--- Delete some of the experiment's tasks. Each slice checks again, because the name may have been reused since.
+-- Delete some of the experiment's tasks. Each call checks again, because a new experiment may have the name by then.
 function calls.erase_tasks()
   local answer = deletion_refusal()
   if answer then return answer end

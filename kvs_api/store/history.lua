@@ -1,7 +1,7 @@
 -- Tables of bounded length. Called by kvs_api.store.history; follows registry.lua.
 --
--- `:seq` counts the changes of a table, `:used` orders its rows by last change; the oldest rows are dropped. A log's
--- `:history` is the number of its newest counted event.
+-- `:seq` counts the changes of a table. `:used` orders its rows by last change, to drop the oldest. `:history` of a log
+-- is the number of the newest event that the table includes.
 
 function calls.count_history()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end

@@ -1,4 +1,4 @@
--- Attempts on each device of a worker. First part of the script; see steps.lua.
+-- Lists of the open attempts on each device of a worker. First part of the script; see steps.lua.
 --
 -- Each device has a list of its open attempts, oldest first. One more list holds attempts without a device. A task has at
 -- most one open attempt, so the lists hold task keys. An attempt may start when it is the first in all its lists. A new
@@ -43,13 +43,13 @@ local function occupy(worker, devices, task)
   for _, list in ipairs(lists(worker, devices)) do redis.call('RPUSH', list.key, task) end
 end
 
--- Remove a task from the lists of its devices, if it is there. `devices` is nil for a deleted task.
+-- Remove a task from the lists of its devices. Does nothing if it is not listed. `devices` is nil for a deleted task.
 local function vacate(worker, devices, task)
   if not devices then return end
   for _, list in ipairs(lists(worker, devices)) do redis.call('LREM', list.key, 0, task) end
 end
 
--- Return the reason why the task must still wait, or nil.
+-- Return the reason why the task cannot start yet, or nil.
 local function predecessor(worker, devices, task)
   if not devices then return nil end
   for _, list in ipairs(lists(worker, devices)) do

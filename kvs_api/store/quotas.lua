@@ -1,5 +1,5 @@
--- Accounts of experiments: usage and quotas, on clusters with users. Precedes steps.lua, which counts the time of
--- attempts. Independent of the request.
+-- Usage and quotas of accounts, on clusters with users. Precedes steps.lua, which counts the time of attempts. These
+-- functions do not read `request`.
 
 local DAY_MS = 24 * 3600 * 1000
 local COUNTED_DAYS = 30

@@ -11,7 +11,7 @@ function calls.register_model()
   return {version = number}
 end
 
--- Record the outcome of copying a version, once. `expected` is the record that the caller has read.
+-- Record the outcome of copying a version, once. The call has no effect if the record is no longer `expected`.
 function calls.settle_version()
   local field = 'version:' .. request.version
   if redis.call('HGET', request.registered, field) ~= request.expected then return {changed = true} end

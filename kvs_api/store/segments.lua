@@ -1,10 +1,10 @@
--- Older parts of logs, removed from the database once they are in files. Called by kvs_api.logs.segment_store; follows
--- cluster_log.lua.
+-- Calls that remove a log's older events from the database after a file holds them. Called by
+-- kvs_api.logs.segment_store; follows cluster_log.lua.
 --
 -- `:segments` lists the log's files (Segment, JSON), oldest first; `:snapshots` lists folds (Snapshot, JSON), newest first.
 
--- Delete ended tasks of the moved part: their end is in the log. Steps for them are still refused. A repeated task gets
--- its attempt number from the log (`assign` in steps.lua).
+-- Delete tasks that ended in the removed events; the file records their end. Later steps for them are still refused. A
+-- repeated task gets its attempt number from the log (`assign` in steps.lua).
 local function forget_tasks()
   for _, ended in ipairs(request.tasks) do
     local fields = redis.call('HMGET', ended.key, 'state', 'attempt')
@@ -13,7 +13,7 @@ local function forget_tasks()
   end
 end
 
--- Delete hashes of notes in the moved part. The leading controller has read these, so it does not repeat them.
+-- Delete the hashes of removed notes. The leading controller has read these notes, so it does not repeat them.
 local function forget_notes(log, last)
   local notes = redis.call('HGETALL', log .. ':notes')
   for i = 1, #notes, 2 do
@@ -21,7 +21,7 @@ local function forget_notes(log, last)
   end
 end
 
--- True if the experiment is the requested one. Its name may have been reused since.
+-- True if the experiment is the requested one. A new experiment may have the name of a deleted one.
 local function is_same_experiment()
   if not request.experiment then return true end
   local record = redis.call('GET', request.experiment)

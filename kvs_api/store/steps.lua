@@ -1,4 +1,4 @@
--- All changes of state, each atomic with its event.
+-- Changes state and appends the event of the change, atomically.
 --
 -- One script in ten files, joined by kvs_api/store/database.py in this order: occupancy.lua (attempts on devices),
 -- quotas.lua, steps.lua (tasks: steps of the controller and workers), experiments.lua (clients' events, deletion),
@@ -41,7 +41,7 @@
 -- States of a task: assigned -> running -> committed | failed | revoked. The last three may be assigned again with the
 -- next attempt number. A step names its attempt; steps of any other attempt are refused.
 --
--- Every call may be repeated, because a client without an answer cannot know whether its call was applied.
+-- A client may repeat any call. Without an answer, it cannot know whether the script applied the call.
 
 local request = cjson.decode(ARGV[1])
 
@@ -55,8 +55,8 @@ if request.at and request.at > now then
   redis.call('SET', request.clock, string.format('%d', now))
 end
 
--- Wake readers of a stream, once per call: they read when the call has ended (kvs_api/store/news.py). Ignores errors,
--- because the Redis user may lack the permission, and an error would leave half of a step.
+-- Wake readers of a stream, once per call, because they read after the call (kvs_api/store/news.py). Ignore errors: the
+-- Redis user may lack the permission, and an error would leave half of a step.
 local published = {}
 local function wake(stream)
   if published[stream] then return end
@@ -74,8 +74,8 @@ local function stamp(log)
   return wall
 end
 
--- Reserve numbers in an experiment's log for new cluster events; return the number of cluster events. Appending and
--- reading reserve first, so a number that a reader has received never belongs to another event.
+-- Reserve numbers in an experiment's log for new cluster events; return the number of cluster events. Appends and reads
+-- reserve first, so a number that a reader has received stays with its event.
 local function reserve(log)
   local counts = redis.call('MGET', request.cluster_log .. ':seq', log .. ':cluster')
   local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
@@ -95,7 +95,7 @@ local function append(log, event)
   else
     redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   end
-  -- The newest event not reported by a worker. A decision made without it is outdated.
+  -- `:decided` is the newest event that no worker reported. A decision made before it is outdated.
   if request.call ~= 'report' then redis.call('SET', log .. ':decided', seq) end
   wake(log)
   return seq
@@ -172,7 +172,7 @@ end
 
 local apply = {}
 
--- Return the reason why a decision is outdated, or nil. Ignores workers' reports: steps compare each task's state.
+-- Return the reason why a decision is outdated, or nil. Ignores reports of workers: each step checks its task's state.
 local function outdated_reason()
   if request.decided <= request.after then return nil end
   return 'the controller had not read event ' .. request.decided .. ' when it decided'
@@ -194,7 +194,7 @@ function apply.assign(step)
   end
   local outdated = outdated_reason() or busy_reason(step)
   if outdated then return refused(outdated) end
-  -- Tasks that ended in the moved part of the log have no state; the caller must have read that part.
+  -- A task whose events are in a file has no state here. The caller must have read that file.
   local floor = task.state == 'new' and floor_of(step.log) or 0
   local is_forgotten = floor > 0 and request.after >= floor
   if floor > request.after then return refused('events up to ' .. floor .. ' were not read; they may be about the task') end
@@ -263,7 +263,7 @@ local function use_dataset(step)
 end
 
 function apply.note(step)
-  -- A note changes no task, so its hash detects a repetition: the caller has not read its own note yet.
+  -- A note changes no task, so its hash detects a repetition. A caller that repeats has not read its own note yet.
   local id = redis.sha1hex(step.event)
   local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
   if known > request.after then return already() end
@@ -323,7 +323,7 @@ function apply.renew(step)
   return done()
 end
 
--- An attempt reports its savepoints in order, so an older one is a repetition.
+-- An attempt reports its savepoints in order, so an older savepoint is a repetition.
 function apply.save(step)
   local problem = held(step, {running = true})
   if problem then return problem end
@@ -378,7 +378,7 @@ local function keep_live()
   end
 end
 
-local SAMPLE_MS = 30 * 1000 - 500 -- a report every two seconds rarely comes at a full half minute
+local SAMPLE_MS = 30 * 1000 - 500 -- 30 s less a tolerance: reports come every 2 s
 local DAY = 24 * 3600 * 1000 / SAMPLE_MS
 
 local function keep_usage()
@@ -389,7 +389,7 @@ local function keep_usage()
   redis.call('XADD', request.history, 'MAXLEN', '~', math.ceil(DAY), '*', 'u', request.usage)
 end
 
--- True if a recent report had the same points. Points have no numbers; reports are compared by hash.
+-- True if a recent report had the same points. Points have no numbers, so the hash of a report identifies it.
 local function is_repeated()
   if request.live_id == '' then return false end
   if redis.call('LPOS', request.recent, request.live_id) then return true end

@@ -15,7 +15,7 @@ function calls.register()
   return {seq = 0}
 end
 
--- Request the stack trace of a running attempt. No event, because no state changes.
+-- Request the stack trace of a running attempt. Appends no event, because no state changes.
 function calls.request_stacks()
   local task = task_of(request.key)
   if task.attempt ~= request.attempt or task.worker ~= request.worker or task.state ~= 'running' then
@@ -95,10 +95,10 @@ function calls.size()
   return {seq = 0}
 end
 
--- Return the store's clock, from where a starting process of kvs_api continues to count.
+-- Return the store's clock. A new process of kvs_api continues to count from there.
 function calls.join()
   if redis.call('EXISTS', request.clock) == 1 then return {clock = now} end
-  -- The first process ever.
+  -- No process has set the clock before: start at the time of the machine.
   now = wall
   redis.call('SET', request.clock, string.format('%d', now))
   return {clock = now}
@@ -117,7 +117,7 @@ function calls.lead()
   end
   redis.call('HSET', request.leader, 'holder', request.holder, 'process', request.process, 'term', term,
     'until', now + request.ttl_ms, 'open_runs', request.open_runs or 1)
-  -- Only from a controller that led all the time: another one may have started runs since.
+  -- Accept `attended` only from the holder of the last lease. Otherwise another controller may have started runs since.
   if request.attended and is_same then
     redis.call('HSET', request.leader, 'attended', request.attended)
   end

@@ -1,6 +1,6 @@
-// Draws the figures of a report, light or dark as the reader's system is; on paper always light.
+// Draws the figures of a report. Screens use the system's light or dark theme; paper is always light.
 
-// On touch screens the buttons would always be there, over the title.
+// On touch screens the buttons would always cover the title.
 const bar = matchMedia("(pointer: coarse)").matches ? false : "hover";
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
