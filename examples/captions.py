@@ -1,4 +1,4 @@
-"""What `coco.py` learns from: COCO's files, read or written; the vocabulary of captions; how alike captions are."""
+"""COCO files, caption vocabulary and BLEU-4 for `coco.py`."""
 
 from __future__ import annotations
 
@@ -28,46 +28,59 @@ SPLITS = {
     "valid": ("captions_val2017.json", "val2017"),
     "predict": ("image_info_test2017.json", "test2017"),
 }
-"""The file with a split's images, and their folder; the last one may be missing."""
+"""Annotation file and image folder of each split. The files of `predict` are optional."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def words_of(caption: str) -> list[str]:
-    """The words of a caption in small letters, without punctuation, as COCO's own scores count them, nearly."""
+    """Split a caption into lower-case words without punctuation.
+
+    COCO's own evaluation uses another tokenizer, with nearly the same result.
+    """
     return _WORD.findall(caption.lower())
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words that have a number: their places, behind those of `SPECIAL`."""
+    """Words and their token numbers.
+
+    Attributes:
+        words: `SPECIAL`, then the words of the captions. The index of a word is its token number.
+    """
 
     words: Sequence[str]
 
     @classmethod
     def of(cls, captions: Iterable[str], at_least: int) -> Vocabulary:
-        """The words that occur at least so many times, the most frequent ones first."""
+        """Collect the words that occur at least `at_least` times, most frequent first."""
         counts = Counter(word for caption in captions for word in words_of(caption))
         known = sorted((-count, word) for word, count in counts.items() if count >= at_least)
         return cls((*SPECIAL, *(word for _, word in known)))
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """A file with a word in each line."""
+        """Read a file with one word per line."""
         return cls(path.read_text().splitlines())
 
     def numbers(self) -> dict[str, int]:
-        """Of each word."""
+        """Map each word to its token number."""
         return {word: number for number, word in enumerate(self.words)}
 
     def text(self, tokens: Iterable[int]) -> str:
-        """Words up to the end, with spaces between them."""
+        """Join the words before the first `END` with spaces."""
         words = itertools.takewhile(lambda token: token != END, tokens)
         return " ".join(self.words[token] for token in words)
 
 
 def tokens_of(captions: Iterable[str], numbers: Mapping[str, int]) -> Any:
-    """Captions one after another, each from `START` to `END`: int32 of shape (tokens,)."""
+    """Convert captions to tokens and concatenate them.
+
+    Each caption starts with `START` and ends with `END`. A word that is not in `numbers` becomes `UNKNOWN`.
+
+    Returns:
+        int32 of shape (tokens,).
+    """
     found = (
         [START, *(numbers.get(word, UNKNOWN) for word in words_of(caption)), END] for caption in captions
     )
@@ -75,28 +88,35 @@ def tokens_of(captions: Iterable[str], numbers: Mapping[str, int]) -> Any:
 
 
 def bleu4(said: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Corpus BLEU of up to four words in a row (Papineni et al., 2002), from 0 to 1.
+    """Compute corpus BLEU-4 (Papineni et al., 2002), from 0 to 1.
 
-    Not smoothed, and each caption is compared with all of its references, as COCO's own evaluation does. Words must be
-    separated by spaces already.
+    As in COCO's own evaluation, BLEU is not smoothed, and each caption is compared with all references of its image.
+
+    Args:
+        said: generated captions, as words separated by spaces.
+        references: human captions of each image, in the same format.
     """
     from sacrebleu.metrics.bleu import BLEU
 
     most = max(map(len, references))
-    # An empty reference is none at all.
+    # sacrebleu needs the same number of references for each image, and accepts empty ones as padding.
     streams = [[given[n] if n < len(given) else "" for given in references] for n in range(most)]
     score = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(list(said), streams)
     return float(score.score) / 100
 
 
-# --- COCO's files --------------------------------------------------------------------------------
+# --- read COCO's files ---------------------------------------------------------------------------
 
 
 def read_split(path: Path) -> list[dict[str, Any]]:
-    """Images with their captions: ``id``, ``image`` and ``captions``, a list that is empty in a file without any.
+    """Read the images of a COCO file with their captions.
+
+    Returns:
+        One dict per image: ``id``, ``image`` (the file name) and ``captions``, an empty list if the file has no
+        captions.
 
     Raises:
-        LocatorError: the file is missing or is none of COCO's, or a caption is of an image that it does not list.
+        LocatorError: the file is missing or has another format, or a caption names an image that is not in the file.
     """
     try:
         content = json.loads(path.read_text())
@@ -113,7 +133,7 @@ def read_split(path: Path) -> list[dict[str, Any]]:
             rows[caption["image_id"]]["captions"].append(caption["caption"])
     except FileNotFoundError as cause:
         raise LocatorError(
-            f"there is no file {path}: give --data the folder with COCO's folders annotations, train2017 and val2017"
+            f"there is no file {path}: give --data the folder that contains annotations, train2017 and val2017"
         ) from cause
     except (ValueError, KeyError, TypeError) as cause:
         raise LocatorError(
@@ -124,20 +144,20 @@ def read_split(path: Path) -> list[dict[str, Any]]:
 
 
 def lay_out(data: Path, folder: Path, *, at_least: int) -> dict[str, Any]:
-    """Write a table for each split, with a row for each image, and the vocabulary of the captions to train on.
+    """Write the vocabulary, and one table per split with one row per image.
 
-    Prints how many words have no number.
+    The vocabulary contains words of the training captions. Prints the number of words outside the vocabulary.
 
     Args:
-        data: with COCO's folders ``annotations``, ``train2017``, ``val2017``, and perhaps ``test2017``.
-        folder: for the tables and the vocabulary.
-        at_least: a word needs to occur so many times.
+        data: folder with COCO's ``annotations``, ``train2017``, ``val2017`` and, optionally, ``test2017``.
+        folder: output folder for the tables and the vocabulary.
+        at_least: minimum count of a word in the training captions.
 
     Returns:
         Dataset locators.
 
     Raises:
-        LocatorError: as `read_split`; or an image to train or test on has no caption.
+        LocatorError: as in `read_split`; or a training or validation image has no caption.
     """
     folder.mkdir(parents=True, exist_ok=True)
     located: dict[str, Any] = {"misc": [str(folder / VOCABULARY)]}
@@ -154,7 +174,7 @@ def lay_out(data: Path, folder: Path, *, at_least: int) -> dict[str, Any]:
                 vocabulary = Vocabulary.of(captions, at_least)
                 numbers = vocabulary.numbers()
                 write_if_changed(folder / VOCABULARY, "\n".join(vocabulary.words).encode())
-                print(f"{len(numbers):,} tokens: words that occur {at_least} times or more, and {SPECIAL}")
+                print(f"{len(numbers):,} tokens: words that occur at least {at_least} times, and {SPECIAL}")
             tokens = tokens_of(captions, numbers)
             words, unknown = int((tokens > END).sum()), int((tokens == UNKNOWN).sum())
             print(
@@ -179,12 +199,15 @@ def _require_captions(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_if_changed(path: Path, content: bytes) -> None:
-    """Leave a file that has this content already as it is: with a new one, all would be preprocessed again."""
+    """Write a file, unless it already has this content.
+
+    A rewritten `misc` file makes Cerebro preprocess all rows again.
+    """
     if not path.exists() or path.read_bytes() != content:
         path.write_bytes(content)
 
 
-# --- files like COCO's ---------------------------------------------------------------------------
+# --- write synthetic files in COCO's format ------------------------------------------------------
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -205,11 +228,15 @@ SAYINGS = (
 
 
 def synthesize(data: Path, rows: int, side: int, *, seed: int = 0) -> None:
-    """Write COCO's folders and files: painted shapes, with five captions each; some have a word that is never repeated.
+    """Write images of painted shapes, with five captions each, in COCO's folders and format.
+
+    About one image in ten has a caption with a unique word, so the vocabulary omits some words.
 
     Args:
-        rows: images to train on; a tenth as many are to validate on.
-        side: pixels of the shorter side of an image, at least.
+        data: output folder.
+        rows: number of training images. A tenth as many are for validation.
+        side: minimum width and height of an image, in pixels.
+        seed: seed of the images and captions.
     """
     (data / "annotations").mkdir(parents=True, exist_ok=True)
     first = 1
@@ -239,6 +266,8 @@ def synthesize(data: Path, rows: int, side: int, *, seed: int = 0) -> None:
 
 @dataclass(frozen=True)
 class _Scene:
+    """One shape on a background, with its captions."""
+
     size: tuple[int, int]
     corner: tuple[int, int]
     diameter: int

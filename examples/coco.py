@@ -1,8 +1,9 @@
-"""COCO's captions: a CNN that is given looks at an image, an LSTM says what it sees; 8 configurations, BLEU-4.
+"""Train image captioning on COCO: a frozen CNN encoder and an LSTM decoder.
 
-The workload of Sridhara (2023, section 5.2), after Vinyals et al. (CVPR 2015). Nothing is downloaded: painted shapes
-are written, with captions, as COCO ships images and captions. ``--data FOLDER`` takes the real files instead,
-``--encoder FILE`` published weights of ResNet50. ``--small`` is for a laptop. docs/workloads.md tells what came out.
+The workload of Sridhara (2023, section 5.2), after Vinyals et al. (CVPR 2015): 8 configurations, compared by BLEU-4.
+The example downloads nothing. It paints shapes and writes them, with captions, in COCO's format. ``--data FOLDER``
+reads the real files instead. ``--encoder FILE`` loads published weights of ResNet50. ``--small`` runs on a laptop.
+docs/workloads.md lists the results.
 """
 
 from __future__ import annotations
@@ -29,27 +30,29 @@ from cerebro.errors import CerebroError, LocatorError
 
 if __package__:
     from examples import captions, vision
-else:  # run as a script: its own folder is on Python's path
+else:  # run as a script: Python searches the script's folder
     import captions  # type: ignore[import-not-found, no-redef]
     import vision  # type: ignore[import-not-found, no-redef]
 
 ENCODER = "encoder.pt"
 LONGEST = 20
-"""Words of a caption that is made up, at most. One in a hundred of COCO's is longer."""
+"""Maximum length of a generated caption, in words. One in a hundred COCO captions is longer."""
 CALIBRATION = 64
-"""Images that set what an encoder takes for mean and variance where it has no published weights."""
+"""Number of images that set the encoder's batch norm statistics."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the data and the networks.
+    """Sizes of the data and the networks, and the search space.
 
     Attributes:
-        rows: images to write and train on; a tenth as many are to validate on.
-        side: pixels of the square that is stored of an image.
-        crop: pixels of the square that the encoder sees.
-        width: of the encoder, as a share of the published one.
-        at_least: times that a word has to occur to be in the vocabulary.
+        rows: number of synthetic training images. A tenth as many are for validation.
+        side: side of a preprocessed image, in pixels.
+        crop: side of the encoder's input, in pixels.
+        width: number of channels of the encoder, as a fraction of the published ResNet50.
+        at_least: minimum count of a word in the vocabulary.
+        epochs: number of epochs of each model.
+        space: values of each hyperparameter. All combinations are trained.
     """
 
     rows: int
@@ -68,7 +71,7 @@ PAPER = Size(
     width=1.0,
     at_least=5,
     epochs=8,
-    # 26 images with five captions each: the 128 captions of the thesis's batches, nearly.
+    # 26 images have 130 captions. The batches of the thesis have 128 captions.
     space={"lr": [1e-2, 1e-3], "embed": [256, 512], "hidden": [256, 512], "batch_size": [26]},
 )
 SMALL = Size(
@@ -83,19 +86,26 @@ SMALL = Size(
 
 
 class CocoETL(ETLSpec):
-    """An image becomes a square of bytes; its captions, however many and long, their tokens."""
+    """Turns an image into a square of uint8 pixels, and its captions into tokens."""
 
     def __init__(self, side: int) -> None:
         self.is_feature_download = ["image"]
         self.side = side
 
     def initialize_worker(self) -> None:
-        """Read the vocabulary, which is a miscellaneous file."""
+        """Read the vocabulary from the `misc` files."""
         self.numbers = captions.Vocabulary.read(Path(self.misc_dir) / captions.VOCABULARY).numbers()
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """Input: uint8 of shape (3, side, side). Output: tokens of all captions, one after another, and the captions'
-        words as they are, for BLEU: a word without a number is right in no prediction."""
+        """Read an image and convert its captions.
+
+        Both outputs are ragged, because the number and length of captions differ. `test` needs ``text`` for BLEU: a
+        reference word outside the vocabulary must not match any prediction.
+
+        Returns:
+            Input: uint8 of shape (3, side, side). Output: ``tokens``, all captions of the image concatenated; ``text``,
+            the words as UTF-8 bytes, one caption per line. In `predict` the output is `None`.
+        """
         pixels = vision.read_image(object_dir, "image", row["image"], self.side)
         if mode == "predict":
             return pixels, None
@@ -107,7 +117,10 @@ class CocoETL(ETLSpec):
 
 
 class Decoder(nn.Module):
-    """An LSTM that is shown the image, then each word, and says the next one (Vinyals et al., section 3.1)."""
+    """LSTM that predicts the next word of a caption.
+
+    Its first input is the image. The words of the caption follow (Vinyals et al., section 3.1).
+    """
 
     def __init__(self, features: int, words: int, embed: int, hidden: int) -> None:
         super().__init__()
@@ -117,22 +130,28 @@ class Decoder(nn.Module):
         self.next = nn.Linear(hidden, words)
 
     def forward(self, features: Tensor, images: Tensor, tokens: Tensor) -> Tensor:
-        """Scores of the word after each token.
+        """Compute logits of the word after each token.
 
         Args:
-            features: shape (images, features).
-            images: which of them each caption is of, shape (captions,).
-            tokens: shape (captions, length).
+            features: output of the encoder, shape (images, features).
+            images: index of each caption's image, shape (captions,).
+            tokens: captions, shape (captions, length).
 
         Returns:
-            Shape (captions, length, words).
+            Logits, shape (captions, length, words).
         """
         shown = torch.cat([self.image(features)[images, None], self.word(tokens)], dim=1)
         scores: Tensor = self.next(self.lstm(shown)[0][:, 1:])
         return scores
 
     def say(self, features: Tensor) -> Tensor:
-        """The likeliest word, over and over, until all captions have come to their end: shape (images, words)."""
+        """Generate a caption for each image by greedy decoding.
+
+        Stops when each caption has an `END` token, or after `LONGEST` words.
+
+        Returns:
+            Tokens, shape (images, words).
+        """
         _, state = self.lstm(self.image(features)[:, None])
         token = torch.full((len(features), 1), captions.START, device=features.device)
         said = [token[:, :0]]
@@ -144,18 +163,18 @@ class Decoder(nn.Module):
 
 
 def all_ended(said: list[Tensor]) -> bool:
-    """Whether each row has said its end."""
+    """Return True if each caption has an `END` token."""
     return bool((torch.cat(said, 1) == captions.END).any(1).all())
 
 
 def one_by_one(tokens: Ragged) -> tuple[Tensor, Tensor]:
-    """The captions of all images, each by itself.
+    """Split concatenated captions into one padded row per caption.
 
     Args:
-        tokens: of each image's captions, one caption after another.
+        tokens: one row per image, with all captions of the image concatenated.
 
     Returns:
-        Tokens of shape (captions, length), padded; and the image of each caption.
+        Tokens of shape (captions, length), padded with `PAD`; and the index of each caption's image, shape (captions,).
     """
     begins = (tokens.values == captions.START).nonzero().flatten()
     images = torch.searchsorted(tokens.offsets, begins, right=True) - 1
@@ -164,18 +183,18 @@ def one_by_one(tokens: Ragged) -> tuple[Tensor, Tensor]:
 
 
 class CocoTraining(SubEpochSpec):
-    """Adam on the decoder; the encoder stays as it is."""
+    """Trains the decoder with Adam. The encoder is frozen."""
 
     def __init__(self, crop: int, width: float) -> None:
         self.crop, self.width = crop, width
 
     def initialize_worker(self) -> None:
-        """Read the vocabulary and the encoder's weights, which are miscellaneous files."""
+        """Load the vocabulary and the encoder's weights from the `misc` files."""
         self.vocabulary = captions.Vocabulary.read(Path(self.misc_dir) / captions.VOCABULARY)
         self.weights = torch.load(Path(self.misc_dir) / ENCODER)
 
     def create_models(self, hyperparams: Any) -> list[nn.Module]:
-        """An encoder that needs no gradients, and a decoder."""
+        """Create a frozen encoder and a decoder."""
         encoder = make_encoder(self.width)
         encoder.load_state_dict(self.weights)
         features = len(self.weights["1.running_mean"])
@@ -183,13 +202,16 @@ class CocoTraining(SubEpochSpec):
         return [encoder.requires_grad_(False), decoder]
 
     def hints(self, models: Any, hyperparams: Any) -> Hints:
-        """The loss is a mean over tokens."""
+        """Declare that the loss is a mean over tokens, not over rows."""
         return Hints(terms=lambda images, outputs: int((outputs["tokens"].values != captions.START).sum()))
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
-        """One pass over the partition: all captions of an image at once, so that the encoder looks at it once."""
+        """Train the decoder on one partition.
+
+        A batch contains all captions of its images, so the encoder processes each image once.
+        """
         encoder, decoder = models
-        encoder.eval()  # or it would learn means and variances
+        encoder.eval()  # keeps the batch norm statistics unchanged
         optimizer = torch.optim.Adam(decoder.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
         total = dataloader.progress({"loss": 0.0, "tokens": 0})
@@ -205,7 +227,10 @@ class CocoTraining(SubEpochSpec):
         return {"loss": Ratio(total["loss"], total["tokens"])}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
-        """Loss of a token, perplexity, and BLEU-4 of captions that are made up, against all that people wrote."""
+        """Compute loss per token, perplexity, and BLEU-4 of generated captions.
+
+        BLEU-4 compares a generated caption with all human captions of the image.
+        """
         encoder, decoder = models
         total, tokens = 0.0, 0
         said: list[str] = []
@@ -223,7 +248,7 @@ class CocoTraining(SubEpochSpec):
         }
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
-        """A caption for each image, batch by batch."""
+        """Generate a caption for each image, batch by batch."""
         encoder, decoder = models
         for images, _ in dataloader:
             features = encoder(vision.middle(vision.normalized(images), self.crop))
@@ -234,7 +259,7 @@ class CocoTraining(SubEpochSpec):
 
 
 def _loss(decoder: nn.Module, features: Tensor, tokens: Ragged) -> tuple[Tensor, int]:
-    """Of all words after the first, and of ends, together; and how many there are."""
+    """Sum the loss over all tokens after `START`, and count these tokens."""
     each, images = one_by_one(tokens)
     scores = decoder(features, images, each[:, :-1])
     following = each[:, 1:]
@@ -244,23 +269,33 @@ def _loss(decoder: nn.Module, features: Tensor, tokens: Ragged) -> tuple[Tensor,
     return loss, len(tokens.values) - len(each)
 
 
-# --- the encoder ---------------------------------------------------------------------------------
+# --- encoder -------------------------------------------------------------------------------------
 
 
 def make_encoder(width: float) -> nn.Sequential:
-    """ResNet50 without its last layer; then each feature has mean 0 and variance 1."""
+    """Create ResNet50 without its last layer, followed by batch norm.
+
+    The batch norm scales each feature to mean 0 and variance 1.
+    """
     network = vision.ResNet50(0, width)
     return nn.Sequential(network, nn.BatchNorm1d(network.features, affine=False))
 
 
 def write_encoder(path: Path, given: Path | None, size: Size, images: Path) -> None:
-    """Write the encoder's weights: published ones of ResNet50, or such as are drawn, always the same.
+    """Write the encoder's weights: published weights of ResNet50, or random weights with a fixed seed.
 
-    What features have for mean and variance is taken from the first images. Networks that were drawn tell colours and
-    shapes apart to some degree, if means and variances between their layers are taken from images, too.
+    One forward pass over `CALIBRATION` images sets the batch norm statistics. Published weights include the statistics
+    of ResNet50's layers, so the pass sets only the statistics of the output features. With random weights it sets the
+    statistics of all layers: features of a random network then distinguish colours and shapes to some degree.
+
+    Args:
+        path: output file.
+        given: file with published weights. `None`: random weights.
+        size: sizes of the encoder and its input.
+        images: folder with training images.
 
     Raises:
-        LocatorError: the file that was given has other weights.
+        LocatorError: `given` has other weights, or `images` has no readable image.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -268,18 +303,15 @@ def write_encoder(path: Path, given: Path | None, size: Size, images: Path) -> N
         network, features = encoder
         for name, module in encoder.named_modules():
             if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
-                module.momentum = None  # the mean of all, not of the latest
+                module.momentum = None  # the statistics of these images, not a moving average
             if name.endswith("bn3"):
-                nn.init.constant_(
-                    module.weight, 0.1
-                )  # most of the image goes by the shortcuts, and is not lost
+                # Weak residual branches: the shortcuts carry most of the image to the last layer.
+                nn.init.constant_(module.weight, 0.1)
         if given is not None:
             network.load_state_dict(_published(given, network.state_dict()))
         seen = list(itertools.islice(_readable(images, size.crop), CALIBRATION))
         if not seen:
-            raise LocatorError(
-                f"{images} has no image that can be read: put COCO's images of that name there"
-            )
+            raise LocatorError(f"{images} has no readable image: put the images of COCO's train2017 there")
         features.train()(network.train(given is None)(vision.normalized(torch.stack(seen))))
     buffer = io.BytesIO()
     torch.save(encoder.state_dict(), buffer)
@@ -287,31 +319,31 @@ def write_encoder(path: Path, given: Path | None, size: Size, images: Path) -> N
 
 
 def _readable(images: Path, side: int) -> Iterator[Tensor]:
-    """Images of a folder, in the order of their names; preprocessing tells of those that are damaged."""
+    """Yield the readable images of a folder by name. Preprocessing reports damaged images."""
     for path in sorted(images.iterdir()):
         with suppress(OSError, ValueError):
             yield torch.from_numpy(vision.read_image(str(images), "image", path.name, side))
 
 
 def _published(path: Path, weights_of_encoder: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A file's weights in place of a network's own, without the last layer's.
+    """Load published weights of ResNet50, without its last layer.
 
     Raises:
-        LocatorError: they are not those of ResNet50.
+        LocatorError: the file has other weights than ResNet50.
     """
     expected = {name: tuple(each.shape) for name, each in weights_of_encoder.items()}
     try:
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu")
         kept = {name: each for name, each in weights.items() if not name.startswith("fc.")}
         found = {name: tuple(each.shape) for name, each in kept.items()}
-    except Exception as cause:  # torch and pickle raise anything of files that are something else
+    except Exception as cause:  # torch and pickle raise any exception for other file formats
         raise LocatorError(
             f"{path} cannot be read as weights ({type(cause).__name__}: {cause}): {_EXPECTED}"
         ) from cause
     unlike = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
     if unlike:
         raise LocatorError(
-            f"{path} has other weights than ResNet50, such as {unlike[0]!r} of shape {found.get(unlike[0])}, expected "
+            f"{path} has other weights than ResNet50: {unlike[0]!r} has shape {found.get(unlike[0])}, expected "
             f"{expected.get(unlike[0])}: {_EXPECTED}"
         )
     return kept
@@ -321,21 +353,25 @@ _EXPECTED = "give a state_dict of ResNet50 with torchvision's names, such as 'la
 
 
 def main() -> int:
-    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    """Run the example on the current cluster, or start a local one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--small", action="store_true", help="fewer and smaller images and networks, for a laptop"
+        "--small", action="store_true", help="fewer images and smaller networks, for a laptop"
     )
-    parser.add_argument("--rows", type=int, help="another number of images to write and train on")
+    parser.add_argument("--rows", type=int, help="number of synthetic training images")
     parser.add_argument(
-        "--data", type=Path, help="folder with COCO's own folders annotations, train2017 and val2017"
+        "--data",
+        type=Path,
+        help="folder with COCO's annotations, train2017 and val2017 (default: synthetic images)",
     )
-    parser.add_argument("--encoder", type=Path, help="a file with published weights of ResNet50")
+    parser.add_argument(
+        "--encoder", type=Path, help="file with published weights of ResNet50 (default: random weights)"
+    )
     parser.add_argument(
         "--max-failed",
         type=float,
         default=0.01,
-        help="share of images that may be missing or damaged (default: %(default)s)",
+        help="fraction of images that may be missing or damaged (default: %(default)s)",
     )
     parser.add_argument("--name", default="coco", help="name of the experiment")
     arguments = parser.parse_args()
@@ -366,7 +402,9 @@ def main() -> int:
         return 1
     print(f"\n{result.leaderboard().to_string()}\n\n{test.to_string()}\n")
     if predictions is not None:
-        print(f"{len(predictions)} images without captions, such as:\n{predictions.head(3).to_string()}\n")
+        print(
+            f"generated captions for {len(predictions)} images, such as:\n{predictions.head(3).to_string()}\n"
+        )
     print(f"done in {time.monotonic() - began:.0f} s")
     return 0
 

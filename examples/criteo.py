@@ -1,9 +1,9 @@
-"""Criteo's click logs: 13 counts and 26 categories a row, an MLP of 1000 + 500 units, 16 configurations.
+"""Predict clicks in Criteo's ad logs with an MLP of 1000 + 500 units.
 
-The workload of Nakandala et al. (PVLDB 2020, tables 4 and 5). Nothing is downloaded: rows of the same form, whose
-clicks depend on some of their values, are written as Criteo ships them, a text file with tabs. ``--data train.txt``
-takes the real file, as it was unpacked, instead. ``--small`` is for a laptop. ``--keras`` trains the same network
-written in Keras. docs/workloads.md tells what came out.
+The workload of Nakandala et al. (PVLDB 2020, tables 4 and 5): 16 configurations. A row has 13 counts and 26 categories.
+The example downloads nothing. It writes synthetic rows in Criteo's format, a text file with tabs; clicks depend on
+some values of the row. ``--data train.txt`` reads Criteo's unpacked file instead. ``--small`` runs on a laptop.
+``--keras`` trains the same network, written in Keras. docs/workloads.md lists the results.
 """
 
 from __future__ import annotations
@@ -33,14 +33,22 @@ from cerebro.errors import CerebroError
 COUNTS = [f"count_{number}" for number in range(1, 14)]
 CATEGORIES = [f"category_{number}" for number in range(1, 27)]
 _BLOCK = 100_000
-"""Rows written at a time."""
+"""Number of rows written at a time."""
 _SPLITS = {"valid": 5, "test": 5}
-"""Per cent of the rows; the others are trained on."""
+"""Percentage of the rows in each split. The other rows are for training."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the data and the network."""
+    """Sizes of the data and the network, and the search space.
+
+    Attributes:
+        rows: number of synthetic rows.
+        buckets: number of hash buckets for all categories.
+        hidden: units of the two hidden layers.
+        epochs: number of epochs of each model.
+        space: values of each hyperparameter. All combinations are trained.
+    """
 
     rows: int
     buckets: int
@@ -66,13 +74,21 @@ SMALL = Size(
 
 
 class CriteoETL(ETLSpec):
-    """Counts become logarithms, categories the numbers of buckets that they are hashed into."""
+    """Turns counts into logarithms and hashes categories into buckets."""
 
     def __init__(self, buckets: int) -> None:
         self.buckets = buckets
 
     def batch_preprocessor(self, batch: pa.RecordBatch, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """What is missing counts 0 and is a category of its own. Counts may be as low as -3."""
+        """Convert rows to counts and buckets.
+
+        Missing counts and negative counts become 0; Criteo's file has counts down to -3. A missing category is hashed
+        as an empty string.
+
+        Returns:
+            Inputs: ``counts``, float32 of shape (rows, 13); ``buckets``, int32 of shape (rows, 26). Outputs: clicks,
+            float32 of shape (rows,).
+        """
         counts = [np.log1p(np.maximum(pc.fill_null(batch[name], 0).to_numpy(), 0)) for name in COUNTS]
         buckets = [self._bucket(name, batch[name]) for name in CATEGORIES]
         inputs = {
@@ -89,13 +105,17 @@ class CriteoETL(ETLSpec):
 
 
 class CriteoTraining(SubEpochSpec):
-    """Adam on an MLP."""
+    """Trains an MLP with Adam."""
 
     def __init__(self, buckets: int, hidden: tuple[int, int]) -> None:
         self.buckets, self.hidden = buckets, hidden
 
     def create_models(self, hyperparams: Any) -> list[nn.Module]:
-        """The first layer's weights for categories are looked up and added: the product with their one-hot vectors."""
+        """Create the network in three parts.
+
+        An embedding of the buckets and a linear layer of the counts make up the first layer; the other layers follow.
+        The sum of the embeddings equals a linear layer applied to one-hot vectors of the categories.
+        """
         first, second = self.hidden
         looked_up = nn.EmbeddingBag(self.buckets, first, mode="sum")
         nn.init.normal_(looked_up.weight, std=(1 / self.buckets) ** 0.5)
@@ -103,7 +123,7 @@ class CriteoTraining(SubEpochSpec):
         return [looked_up, nn.Linear(len(COUNTS), first), rest]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """One pass over the partition."""
+        """Train on one partition."""
         parameters = [each for model in models for each in model.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=hyperparams["lr"], weight_decay=hyperparams["decay"])
         checkpoint.track(optimizer=optimizer)
@@ -118,7 +138,10 @@ class CriteoTraining(SubEpochSpec):
         return {"loss": total["loss"] / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Loss, accuracy, and the area under the ROC curve of all rows together: it is no mean over parts."""
+        """Compute loss, accuracy and area under the ROC curve (AUC).
+
+        AUC is not a mean over batches, so this method collects the predictions of all rows.
+        """
         from sklearn.metrics import roc_auc_score
 
         predictions = [(_logits(models, inputs).cpu(), clicks.cpu()) for inputs, clicks in dataloader]
@@ -130,7 +153,7 @@ class CriteoTraining(SubEpochSpec):
         }
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
-        """The probability of a click, batch by batch."""
+        """Predict the probability of a click, batch by batch."""
         for inputs, _ in dataloader:
             yield {"click": torch.sigmoid(_logits(models, inputs))}
 
@@ -142,13 +165,16 @@ def _logits(models: Any, inputs: Any) -> Tensor:
 
 
 class KerasCriteoTraining(KerasSubEpochSpec):
-    """The same in Keras; it is trained and tested as `compile` says, with the AUC of 200 thresholds."""
+    """The same network in Keras.
+
+    `compile` sets the optimizer, the loss and the metrics. Keras computes AUC with 200 thresholds.
+    """
 
     def __init__(self, buckets: int, hidden: tuple[int, int], backend: str) -> None:
         self.buckets, self.hidden, self.keras_backend = buckets, hidden, backend
 
     def create_models(self, hyperparams: Any) -> Any:
-        """Two inputs by name; weights of categories are looked up and added."""
+        """Create and compile the network. Its two inputs have names."""
         import keras
         from keras import layers, ops
 
@@ -174,7 +200,11 @@ class KerasCriteoTraining(KerasSubEpochSpec):
 
 
 def synthesize(path: Path, rows: int, *, seed: int = 0) -> None:
-    """Write rows as Criteo ships them: click, counts and categories between tabs, nothing for what is missing."""
+    """Write synthetic rows in Criteo's format.
+
+    A line has a click, the counts and the categories, separated by tabs. One count or category in ten is missing: its
+    cell is empty.
+    """
     generator = np.random.default_rng(seed)
     words = [
         [f"{word:08x}" for word in generator.integers(0, 2**32, 4 ** (2 + n % 6))]
@@ -198,15 +228,19 @@ def synthesize(path: Path, rows: int, *, seed: int = 0) -> None:
 
 
 def _clicks(generator: np.random.Generator, counts: Any, leans: list[Any]) -> Any:
-    """One row in four, about; the more likely, the more its categories lean to it and the smaller a count is."""
+    """Draw a click for about one row in four.
+
+    Some categories and a small first count make a click more likely.
+    """
     logit = np.sum(leans, axis=0) - 0.5 * np.log1p(counts[0]) + 0.2
     return (generator.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(int)
 
 
 def lay_out(source: Path, folder: Path) -> dict[str, dict[str, str]]:
-    """Write the rows of Criteo's text file as a Parquet table for each split; the row's number is its id.
+    """Convert Criteo's text file to one Parquet table per split.
 
-    Rows are read and written in blocks, whatever the size of the file.
+    The id of a row is its number in the file. Rows are read and written in blocks, so the file may be larger than
+    memory.
 
     Returns:
         Dataset locators.
@@ -245,15 +279,17 @@ def lay_out(source: Path, folder: Path) -> dict[str, dict[str, str]]:
 
 
 def main() -> int:
-    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    """Run the example on the current cluster, or start a local one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--small", action="store_true", help="fewer rows, units and configurations, for a laptop"
     )
-    parser.add_argument("--rows", type=int, help="another number of rows to write")
-    parser.add_argument("--data", type=Path, help="Criteo's own train.txt")
+    parser.add_argument("--rows", type=int, help="number of synthetic rows")
+    parser.add_argument("--data", type=Path, help="Criteo's unpacked train.txt (default: synthetic rows)")
     parser.add_argument("--name", default="criteo", help="name of the experiment")
-    parser.add_argument("--keras", choices=("tensorflow", "torch"), help="train Keras models by this backend")
+    parser.add_argument(
+        "--keras", choices=("tensorflow", "torch"), help="train the Keras network with this backend"
+    )
     arguments = parser.parse_args()
     size = SMALL if arguments.small else PAPER
     began = time.monotonic()

@@ -1,8 +1,9 @@
-"""The main job of `make run`: scans of handwritten digits, from PNG files to a ranked grid of models.
+"""Train a grid of networks on handwritten digits: the job of `make run`.
 
-The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as any data
-set would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket. ``--keras tensorflow``
-or ``--keras torch`` trains the same network written in Keras, by this backend.
+The digits come with scikit-learn (1,797 scans of 8 x 8 pixels), so the example downloads nothing. It first writes them
+like a typical data set, with one PNG file per scan and one CSV table per split, to a folder or an S3 bucket. Then it
+preprocesses the scans, trains and ranks the models, tests the best one, and predicts with it. ``--keras tensorflow``
+or ``--keras torch`` trains the same network, written in Keras, with this backend.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ EPOCHS = 10
 
 
 class DigitsETL(ETLSpec):
-    """A PNG scan becomes a 1 x 8 x 8 tensor between 0 and 1; its label a number."""
+    """Turns a PNG scan into a 1 x 8 x 8 tensor with values from 0 to 1."""
 
     def __init__(self) -> None:
         self.is_feature_download = ["image"]
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """Read the row's PNG file; rows of `predict` have no label."""
+        """Read the scan and the label of a row. Rows of `predict` have no label."""
         with Image.open(f"{object_dir}/{row['image']}") as image:
             pixels = np.asarray(image, dtype=np.float32)[None] / 255
         return pixels, None if mode == "predict" else row["label"]
 
 
 class DigitsTraining(SubEpochSpec):
-    """A small convolutional network and Adam."""
+    """Trains a small convolutional network with Adam."""
 
     def create_models(self, hyperparams: Any) -> list[nn.Module]:
-        """One network of the given width."""
+        """Create the network."""
         width = hyperparams["width"]
         network = nn.Sequential(
             nn.Conv2d(1, width, 3, padding=1),
@@ -64,7 +65,7 @@ class DigitsTraining(SubEpochSpec):
         return [network]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """One pass over the partition."""
+        """Train on one partition."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -82,7 +83,7 @@ class DigitsTraining(SubEpochSpec):
         return {"loss": total["loss"] / rows, "accuracy": total["correct"] / rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Loss and accuracy."""
+        """Compute loss and accuracy."""
         (network,) = models
         total, correct = 0.0, 0
         for images, labels in dataloader:
@@ -92,7 +93,7 @@ class DigitsTraining(SubEpochSpec):
         return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
-        """The most likely digit and its probability, batch by batch."""
+        """Predict the most likely digit and its probability, batch by batch."""
         (network,) = models
         for images, _ in dataloader:
             probability, digit = functional.softmax(network(images), dim=1).max(dim=1)
@@ -100,13 +101,13 @@ class DigitsTraining(SubEpochSpec):
 
 
 class KerasDigitsTraining(KerasSubEpochSpec):
-    """The same network in Keras; how it is trained and tested is what `compile` says."""
+    """The same network in Keras. `compile` sets the optimizer, the loss and the metrics."""
 
     def __init__(self, backend: str) -> None:
         self.keras_backend = backend
 
     def create_models(self, hyperparams: Any) -> Any:
-        """One network of the given width."""
+        """Create the network."""
         import keras
         from keras import layers
 
@@ -114,7 +115,7 @@ class KerasDigitsTraining(KerasSubEpochSpec):
         network = keras.Sequential(
             [
                 keras.Input((1, 8, 8)),
-                layers.Permute((2, 3, 1)),  # Keras has channels last
+                layers.Permute((2, 3, 1)),  # from channels first to channels last, Keras's default
                 layers.Conv2D(width, 3, padding="same", activation="relu"),
                 layers.Conv2D(width, 3, padding="same", activation="relu"),
                 layers.MaxPooling2D(2),
@@ -131,16 +132,21 @@ class KerasDigitsTraining(KerasSubEpochSpec):
         return network
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
-        """The most likely digit and its probability, batch by batch."""
+        """Predict the most likely digit and its probability, batch by batch."""
         for outputs in super().predict(models, checkpoint, dataloader, hyperparams):
             yield {"digit": outputs.argmax(1), "probability": outputs.max(1)}
 
 
 def lay_out(target: str) -> dict[str, dict[str, str]]:
-    """Write the scans as PNG objects and a CSV table per split under a folder or ``s3://bucket/prefix``.
+    """Write one PNG file per scan and one CSV table per split.
+
+    The split `predict` has the rows of `test` without labels.
+
+    Args:
+        target: a folder or ``s3://bucket/prefix``.
 
     Returns:
-        Dataset locators; the rows of `predict` are those of `test` without their labels.
+        Dataset locators.
     """
     write = _s3_writer(target) if target.startswith("s3://") else _folder_writer(Path(target))
     from sklearn.datasets import load_digits
@@ -201,16 +207,21 @@ def _s3_writer(uri: str) -> Any:
 def run(
     experiment: Experiment, output: Path, epochs: int = EPOCHS, training: SubEpochSpec | None = None
 ) -> float:
-    """Preprocess, train, test and predict; leave tables and a report in `output`.
+    """Preprocess, train, test and predict; write tables and a report to `output`.
+
+    Stops runs that an earlier call left open.
 
     Args:
-        training: if not `DigitsTraining`.
+        experiment: experiment with the locators of `lay_out`.
+        output: folder for tables and the report.
+        epochs: number of epochs of each model.
+        training: spec to train. Default `DigitsTraining`.
 
     Returns:
         Test accuracy of the best model.
     """
     for open_run in experiment.state().open_runs():
-        print(f"{open_run.id} of an earlier call was left open: it is stopped")
+        print(f"stopping {open_run.id}, which an earlier call left open")
         experiment.stop(open_run.id)
         experiment.watch(open_run.id)
     etl = experiment.run_etl(DigitsETL(), fraction=1.0, seed=1)
@@ -236,12 +247,12 @@ def run(
 
 
 def main() -> int:
-    """Run on the local cluster, starting it if need be."""
+    """Run the example on the current cluster, or start a local one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--data",
         default=str(data_folder("examples/digits")),
-        help="folder or s3://bucket/prefix for the data set (default: %(default)s)",
+        help="folder or s3://bucket/prefix to write the data set to (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=Path, help="folder for tables and the report (default: results/NAME)"
@@ -250,9 +261,11 @@ def main() -> int:
     parser.add_argument(
         "--keras",
         choices=("tensorflow", "torch"),
-        help="train Keras models by this backend: see docs/keras.md",
+        help="train the Keras network with this backend; see docs/keras.md",
     )
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs of training (default: {EPOCHS})")
+    parser.add_argument(
+        "--epochs", type=int, default=EPOCHS, help=f"number of epochs of each model (default: {EPOCHS})"
+    )
     arguments = parser.parse_args()
     name = arguments.name or ("digits-keras" if arguments.keras else "digits")
     training = KerasDigitsTraining(arguments.keras) if arguments.keras else None
@@ -265,7 +278,7 @@ def main() -> int:
         run(experiment, output, arguments.epochs, training)
     except KeyboardInterrupt:
         if is_ours:
-            print("ending the local cluster, which this job had started", flush=True)
+            print("stopping the local cluster, which this job started", flush=True)
             cluster.stop()
         return 130
     except CerebroError as error:
@@ -279,9 +292,9 @@ def main() -> int:
 
 
 def _say_where(experiment: Experiment) -> None:
-    """Addresses to open in a browser, at the start to watch the job, and once more at the end."""
+    """Print the addresses of the web page and TensorBoard of a local cluster."""
     connection = experiment.connection
-    if not connection.tensorboard:  # a cluster elsewhere, whose token the caller has given
+    if not connection.tensorboard:  # a remote cluster: the caller has its token
         return
     print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
     print(f"  TensorBoard  {connection.tensorboard}", flush=True)

@@ -1,10 +1,12 @@
-"""A GPT on synthetic tokens, also one that is larger than a device: which technique trains it is the platform's choice.
+"""Train a GPT that may be larger than one device.
 
-Nothing is downloaded: each row is a text that a small Markov chain writes. Without arguments the network has the shape
-of GPT-2 XL (1.56 billion parameters: 25 GB with gradients and Adam's state); ``--small`` is for a laptop. Where the way
-user code is written does not fit the memory of a device, the run goes on by ways that need less. To see that, give each
-process only a part of its GPU by ``--memory-mib``. ``--data FILE`` takes a text of your own, of any size, byte by byte.
-Without GPUs, tell the workers how much a device has::
+The example downloads nothing: a small Markov chain generates the texts. ``--data FILE`` trains on the bytes of your own
+text file, of any size, instead. By default the network has the shape of GPT-2 XL: 1.56 billion parameters, 25 GB with
+gradients and Adam's state. ``--small`` runs on a laptop.
+
+Cerebro chooses the technique that trains the network. If training on one device (`single`) runs out of memory, Cerebro
+continues with techniques that need less memory per device. To see this on a large GPU, limit the memory of each
+process with ``--memory-mib``. Without GPUs, set the memory of a device when you start the workers::
 
     CEREBRO_DEVICE_MEMORY=400MiB cerebro up --workers 1 --devices 2
     python examples/gpt.py --small --layers 12 --width 128 --context 512 --texts 32
@@ -32,14 +34,23 @@ from cerebro.errors import CerebroError, LocatorError
 from cerebro.spec import Hints
 
 SUCCESSORS = 4
-"""Tokens that may follow a token, equally likely: no model has a loss below their logarithm, 1.386."""
+"""Number of equally likely tokens after each token. The lowest possible loss is log(4) = 1.386."""
 LEAST_PIECES = 40
-"""Texts of a file: enough that each of two workers has a batch of 16 to train on."""
+"""Minimum number of texts in a file. Each of two workers then has a batch of 16 to train on."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a network, its texts and their number."""
+    """Sizes of the network and the data.
+
+    Attributes:
+        layers: number of transformer blocks.
+        width: size of the embedding.
+        heads: number of attention heads.
+        context: tokens per text.
+        vocabulary: number of different tokens.
+        texts: number of training texts.
+    """
 
     layers: int
     width: int
@@ -54,18 +65,22 @@ SMALL = Shape(layers=4, width=64, heads=4, context=64, vocabulary=64, texts=256)
 
 
 class TextETL(ETLSpec):
-    """A row's seed becomes a text, and the same text one token later."""
+    """Turns the seed of a row into a text and its next tokens."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
     def initialize_worker(self) -> None:
-        """Draw the chain: the same one everywhere."""
+        """Create the Markov chain. The fixed seed gives the same chain on all workers."""
         size = (self.shape.vocabulary, SUCCESSORS)
         self.chain = np.random.default_rng(0).integers(self.shape.vocabulary, size=size)
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """Input and output: int64 of shape (context,)."""
+        """Generate a text.
+
+        Returns:
+            Input: int64 of shape (context,). Output: the next token of each position, with the same shape.
+        """
         generator = np.random.default_rng(int(row["seed"]))
         tokens = np.empty(self.shape.context + 1, np.int64)
         tokens[0] = generator.integers(self.shape.vocabulary)
@@ -75,14 +90,18 @@ class TextETL(ETLSpec):
 
 
 class ByteETL(ETLSpec):
-    """A piece of a file becomes its bytes, and the same bytes one place later."""
+    """Turns a piece of a file into its bytes and its next bytes."""
 
     def __init__(self, context: int) -> None:
         self.is_feature_download = ["file"]
         self.context = context
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """Input and output: int64 of shape (context,)."""
+        """Read a piece of the file.
+
+        Returns:
+            Input: int64 of shape (context,). Output: the next byte of each position, with the same shape.
+        """
         with Path(object_dir, row["file"]).open("rb") as file:
             file.seek(row["begin"])
             tokens = np.frombuffer(file.read(self.context + 1), np.uint8).astype(np.int64)
@@ -90,20 +109,20 @@ class ByteETL(ETLSpec):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers for each position."""
+    """Transformer block: causal self-attention, then an MLP with one hidden layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
-        # A bias would shift all scores of a query alike, which softmax ignores.
+        # A bias would add the same number to all scores of a query, and softmax would cancel it.
         self.key = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (batch, context, width), in and out."""
+        """Map shape (batch, context, width) to the same shape."""
         normed = self.norm(hidden)
         query, key, value = (self._split(part(normed)) for part in (self.query, self.key, self.value))
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -117,7 +136,10 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens in, logits of the next token out. The embedding is used for both."""
+    """Network that predicts the next token.
+
+    The token embedding and the output layer share their weights.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -132,7 +154,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """From (batch, context) to (batch, context, vocabulary)."""
+        """Map tokens (batch, context) to logits (batch, context, vocabulary)."""
         hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for block in self.blocks:
             hidden = block(hidden)
@@ -141,33 +163,36 @@ class Gpt(nn.Module):
 
 
 class GptTraining(SubEpochSpec):
-    """AdamW and clipped gradients; nothing here names a device, a rank or a technique.
+    """Trains with AdamW and clipped gradients.
+
+    The code names no device, rank or technique, so Cerebro can choose them.
 
     Args:
-        memory_mib: of its GPU that each process may take; 0: all of it.
+        shape: sizes of the network.
+        memory_mib: GPU memory limit of each process, in MiB. Default 0: no limit.
     """
 
     def __init__(self, shape: Shape, memory_mib: int = 0) -> None:
         self.shape, self.memory_mib = shape, memory_mib
 
     def initialize_worker(self) -> None:
-        """Make the GPU as small as it was asked for."""
+        """Limit the GPU memory of this process."""
         if self.memory_mib and torch.cuda.is_available():
             _, total = torch.cuda.mem_get_info()
             torch.cuda.set_per_process_memory_fraction((self.memory_mib << 20) / total)
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """One network."""
+        """Create the network."""
         return [Gpt(self.shape)]
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
-        """Its repeated part, and how that is split between devices."""
+        """Name the repeated block, and how tensor parallelism splits its weights."""
         columns = dict.fromkeys((f"blocks.*.{name}" for name in ("query", "key", "value", "up")), "colwise")
         rows = dict.fromkeys((f"blocks.*.{name}" for name in ("out", "down")), "rowwise")
         return Hints(blocks=(Block,), tensor_plan=columns | rows)
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """One pass over the partition."""
+        """Train on one partition."""
         (network,) = models
         optimizer = torch.optim.AdamW(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -183,7 +208,7 @@ class GptTraining(SubEpochSpec):
         return {"loss": total["loss"] / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Loss of a token."""
+        """Compute the loss per token."""
         (network,) = models
         total = sum(
             _loss(network, tokens, following).item() * len(tokens) for tokens, following in dataloader
@@ -206,24 +231,29 @@ def lay_out(folder: Path, shape: Shape) -> dict[str, dict[str, str]]:
 
 
 def lay_out_file(folder: Path, source: Path, context: int, most: int | None) -> dict[str, dict[str, str]]:
-    """Write a table of the pieces of a file for each split; those at its end are to validate on.
+    """Write a table of text pieces for each split.
+
+    The last tenth of the file is for validation.
 
     Args:
-        most: pieces to train on, if not all.
+        folder: output folder for the tables.
+        source: text file.
+        context: bytes per piece.
+        most: maximum number of training pieces. `None`: all.
 
     Returns:
         Dataset locators.
 
     Raises:
-        LocatorError: the file is missing, or is too short for a piece in each split.
+        LocatorError: the file is missing or has fewer than `LEAST_PIECES` pieces.
     """
     if not source.is_file():
-        raise LocatorError(f"there is no file {source}: give --data a text")
+        raise LocatorError(f"there is no file {source}: give --data a text file")
     pieces = (source.stat().st_size - 1) // context
     if pieces < LEAST_PIECES:
         raise LocatorError(
             f"{source} has {source.stat().st_size} bytes, which are {max(0, pieces)} texts of {context}: expected "
-            f"{LEAST_PIECES} at least. Give a longer file, or shorter texts by --context"
+            f"{LEAST_PIECES} at least. Give a longer file or a smaller --context"
         )
     valid = max(1, pieces // 10)
     rows = [{"id": n, "file": source.name, "begin": n * context} for n in range(pieces)]
@@ -245,19 +275,26 @@ def _tables(
 
 
 def main() -> int:
-    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    """Run the example on the current cluster, or start a local one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--small", action="store_true", help="a network for a laptop")
-    parser.add_argument("--layers", type=int, help="another number of blocks")
-    parser.add_argument("--width", type=int, help="another width")
-    parser.add_argument("--context", type=int, help="another length of texts, in tokens")
-    parser.add_argument("--texts", "--rows", type=int, help="another number of texts to train on")
-    parser.add_argument("--data", type=Path, help="a file whose bytes are learnt, instead of written texts")
+    parser.add_argument("--small", action="store_true", help="a small network, for a laptop")
+    parser.add_argument("--layers", type=int, help="number of transformer blocks")
+    parser.add_argument("--width", type=int, help="size of the embedding")
+    parser.add_argument("--context", type=int, help="tokens per text")
+    parser.add_argument("--texts", "--rows", type=int, help="number of training texts")
     parser.add_argument(
-        "--memory-mib", type=int, default=0, help="of its GPU that a process may take (default: all)"
+        "--data", type=Path, help="text file to train on, byte by byte (default: synthetic texts)"
     )
-    parser.add_argument("--epochs", type=int, default=1, help="passes over the data (default: 1)")
-    parser.add_argument("--models", type=int, default=6, help="configurations to train (default: 6)")
+    parser.add_argument(
+        "--memory-mib",
+        type=int,
+        default=0,
+        help="GPU memory limit of each process, in MiB (default: no limit)",
+    )
+    parser.add_argument("--epochs", type=int, default=1, help="number of epochs of each model (default: 1)")
+    parser.add_argument(
+        "--models", type=int, default=6, help="number of configurations to train (default: 6)"
+    )
     parser.add_argument("--name", default="gpt", help="name of the experiment")
     arguments = parser.parse_args()
     base = SMALL if arguments.small else XL
@@ -292,7 +329,7 @@ def main() -> int:
     print(
         f"\n{result.leaderboard().to_string()}\n\n{result.parallel_plans().to_string()}\n\n{result.sub_epochs().to_string()}\n"
     )
-    least = "" if arguments.data else f"; no model has a loss below {np.log(SUCCESSORS):.3f}"
+    least = "" if arguments.data else f"; the lowest possible loss is {np.log(SUCCESSORS):.3f}"
     print(f"done in {time.monotonic() - began:.0f} s{least}")
     return 0
 

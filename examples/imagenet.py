@@ -1,8 +1,9 @@
-"""ImageNet: VGG16 and ResNet50, top-1 and top-5, 16 configurations.
+"""Train VGG16 and ResNet50 on ImageNet in 16 configurations.
 
-The workload of Nakandala et al. (PVLDB 2020, table 5). Nothing is downloaded: JPEGs whose classes can be told apart are
-written as ImageNet is unpacked, with its folders, its mapping and its solution of the validation images.
-``--data FOLDER`` takes the real files instead. ``--small`` is for a laptop. docs/workloads.md tells what came out.
+The workload of Nakandala et al. (PVLDB 2020, table 5), measured by top-1 and top-5 accuracy. The example downloads
+nothing. It writes JPEGs of synthetic classes, with the folders, the class mapping and the validation labels of the
+unpacked ImageNet archive. ``--data FOLDER`` reads the real files instead. ``--small`` runs on a laptop.
+docs/workloads.md lists the results.
 """
 
 from __future__ import annotations
@@ -32,23 +33,26 @@ from cerebro.errors import CerebroError, LocatorError
 
 if __package__:
     from examples import vision
-else:  # run as a script: its own folder is on Python's path
+else:  # run as a script: Python searches the script's folder
     import vision  # type: ignore[import-not-found, no-redef]
 
 MAPPING, SOLUTION = "LOC_synset_mapping.txt", "LOC_val_solution.csv"
 COLOURS = 255 * np.array(list(itertools.product((0, 1), repeat=3)))
-"""Of what is painted; red, green and blue."""
+"""The eight RGB colours of the synthetic images, shape (8, 3)."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the data and the networks.
+    """Sizes of the data and the networks, and the search space.
 
     Attributes:
-        rows: images to write and train on; a tenth as many are to validate on.
-        side: pixels of the square that is stored of an image.
-        crop: pixels of the square that the networks see.
-        width: of the networks, as a share of the published ones.
+        rows: number of synthetic training images. A tenth as many are for validation.
+        classes: number of synthetic classes.
+        side: side of a preprocessed image, in pixels.
+        crop: side of the networks' input, in pixels.
+        width: number of channels of the networks, as a fraction of the published networks.
+        epochs: number of epochs of each model.
+        space: values of each hyperparameter. All combinations are trained.
     """
 
     rows: int
@@ -86,14 +90,19 @@ SMALL = Size(
 
 
 class ImageNetETL(ETLSpec):
-    """The largest square in the middle of an image becomes `side` x `side` pixels; its label a number."""
+    """Crops an image to its central square and resizes it."""
 
     def __init__(self, side: int) -> None:
         self.is_feature_download = ["image"]
         self.side = side
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """Input: uint8 of shape (3, side, side), a quarter of the bytes that the values from 0 to 1 would take."""
+        """Read an image and its label.
+
+        Returns:
+            Input: uint8 of shape (3, side, side), a quarter of the bytes of float32. Output: the number of the class.
+            In `predict` the output is `None`.
+        """
         pixels = vision.read_image(object_dir, "image", row["image"], self.side)
         return pixels, None if mode == "predict" else row["label"]
 
@@ -102,29 +111,29 @@ class ImageNetETL(ETLSpec):
 
 
 def hits(logits: Tensor, labels: Tensor, most: int) -> int:
-    """For how many rows the label is among the `most` likeliest classes."""
+    """Count the rows with the label among the `most` likeliest classes."""
     likeliest = logits.topk(min(most, logits.shape[1]), dim=1).indices
     return int((likeliest == labels[:, None]).sum())
 
 
 class ImageNetTraining(SubEpochSpec):
-    """Adam on VGG16 or ResNet50."""
+    """Trains VGG16 or ResNet50 with Adam."""
 
     def __init__(self, crop: int, width: float) -> None:
         self.crop, self.width = crop, width
 
     def initialize_worker(self) -> None:
-        """Read the classes from ImageNet's mapping, which is a miscellaneous file."""
+        """Read the classes from ImageNet's class mapping, one of the `misc` files."""
         self.classes = list(read_mapping(Path(self.misc_dir) / MAPPING))
 
     def create_models(self, hyperparams: Any) -> list[nn.Module]:
-        """One network of the configuration's architecture."""
+        """Create the network that ``architecture`` names."""
         if hyperparams["architecture"] == "vgg16":
             return [vision.vgg16(len(self.classes), self.crop, self.width)]
         return [vision.ResNet50(len(self.classes), self.width)]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Ratio]:
-        """One pass over the partition."""
+        """Train on one partition."""
         (network,) = models
         optimizer = torch.optim.Adam(
             network.parameters(), lr=hyperparams["lr"], weight_decay=hyperparams["decay"]
@@ -133,8 +142,8 @@ class ImageNetTraining(SubEpochSpec):
         total = dataloader.progress(_nothing())
         for images, labels in dataloader:
             if len(labels) == 1 and dataloader.ranks == 1:
-                # The last batch may be of one row, which at a small crop is one value per channel in the end: of that
-                # batch normalization has no variance. As with `drop_last` it is left out. Ranks normalize together.
+                # Skip a last batch of one row, like `drop_last`. With a small crop, the last feature map has one value
+                # per channel, and batch norm cannot compute a variance. Several ranks use synchronized batch norm.
                 continue
             logits = network(vision.augmented(vision.normalized(images), self.crop))
             loss = functional.cross_entropy(logits, labels)
@@ -146,7 +155,7 @@ class ImageNetTraining(SubEpochSpec):
         return _metrics(total)
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Ratio]:
-        """Loss; shares of the rows whose class is the likeliest, and among the five likeliest."""
+        """Compute loss, top-1 accuracy and top-5 accuracy."""
         (network,) = models
         total = _nothing()
         for images, labels in dataloader:
@@ -155,7 +164,7 @@ class ImageNetTraining(SubEpochSpec):
         return _metrics(total)
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
-        """The likeliest class, by its name in WordNet, and its probability, batch by batch."""
+        """Predict the likeliest class (its WordNet ID) and its probability, batch by batch."""
         (network,) = models
         for images, _ in dataloader:
             probability, label = functional.softmax(
@@ -183,42 +192,48 @@ def _metrics(total: dict[str, Any]) -> dict[str, Ratio]:
 
 
 def read_mapping(path: Path) -> dict[str, str]:
-    """Words of each class by its name in WordNet (``n01440764``), in the order of their numbers, from 0.
+    """Read the class mapping, a file with one class per line.
+
+    Returns:
+        WordNet ID -> words, such as ``n01440764`` -> ``tench, Tinca tinca``. The position of a class, from 0, is its
+        label.
 
     Raises:
-        LocatorError: a line has no name.
+        LocatorError: a line is empty or repeats a class.
     """
     classes: dict[str, str] = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         name, _, words = line.strip().partition(" ")
         if not name or name in classes:
             raise LocatorError(
-                f"{path}, line {number}: expected a class of its own, such as 'n01440764 tench', found {line!r}"
+                f"{path}, line {number}: expected a new class, such as 'n01440764 tench', found {line!r}"
             )
         classes[name] = words
     return classes
 
 
 def lay_out(data: Path, folder: Path) -> dict[str, Any]:
-    """Write a table of the images for each split that ImageNet's folders have: train, valid, and test, without labels.
+    """Write a table of images for each split.
 
-    Validation images lie in a folder for each class, or in one folder with ``LOC_val_solution.csv`` beside.
+    The folder ``val`` becomes the split `valid`. Without ``LOC_val_solution.csv`` it needs one folder per class, as
+    ``train`` does. The folder ``test`` is optional. Its images have no labels and become the split `predict`.
 
     Args:
-        data: with ``train`` and ``val`` in it, or in ``ILSVRC/Data/CLS-LOC``, and ``LOC_synset_mapping.txt``.
-        folder: for the tables.
+        data: folder with ``LOC_synset_mapping.txt`` and optionally ``LOC_val_solution.csv``. The image folders are in
+            ``ILSVRC/Data/CLS-LOC``, or in `data` itself.
+        folder: output folder for the tables.
 
     Returns:
-        Dataset locators; the split without labels is `predict`.
+        Dataset locators.
 
     Raises:
-        LocatorError: a folder or file is missing, or is of no class that the mapping knows.
+        LocatorError: a file or folder is missing, or the mapping lacks a class.
     """
     mapping = data / MAPPING
     if not mapping.is_file():
         raise LocatorError(
-            f"{data} has no {MAPPING}: give --data the folder that ImageNet's archive from Kaggle was unpacked in, or "
-            "write that file: a line for each class, such as 'n01440764 tench, Tinca tinca'"
+            f"{data} has no {MAPPING}: give --data the folder with ImageNet's unpacked Kaggle archive, or "
+            "write that file, with one line per class, such as 'n01440764 tench, Tinca tinca'"
         )
     labels = {name: number for number, name in enumerate(read_mapping(mapping))}
     root = data / "ILSVRC/Data/CLS-LOC"
@@ -245,14 +260,14 @@ def lay_out(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def _in_folders(root: Path, labels: Mapping[str, int], mapping: Path) -> dict[str, int]:
-    """Images with labels of a folder with a folder for each class."""
+    """Map each image to the label of its class folder."""
     if not root.is_dir():
-        raise LocatorError(f"there is no folder {root}: expected one folder with images for each class in it")
+        raise LocatorError(f"there is no folder {root}: create it, with one folder of images per class")
     found: dict[str, int] = {}
     for folder in _seen(root):
         if not folder.is_dir():
             raise LocatorError(
-                f"{folder} is no folder of a class: put images into folders of their classes"
+                f"{folder} is not a folder: move each image into the folder of its class"
                 + (f", or add {SOLUTION} to {mapping.parent}" if root.name == "val" else "")
             )
         if folder.name not in labels:
@@ -265,7 +280,10 @@ def _in_folders(root: Path, labels: Mapping[str, int], mapping: Path) -> dict[st
 
 
 def _solved(root: Path, solution: Path, labels: Mapping[str, int], mapping: Path) -> dict[str, int]:
-    """Images with labels of the solution: ``ILSVRC2012_val_00000001,n01751748 111 108 237 234``."""
+    """Map each image to its label in the solution file.
+
+    A line looks like ``ILSVRC2012_val_00000001,n01751748 111 108 237 234``.
+    """
     found: dict[str, int] = {}
     with solution.open(newline="") as file:
         for line, cells in enumerate(list(csv.reader(file))[1:], 2):
@@ -277,17 +295,20 @@ def _solved(root: Path, solution: Path, labels: Mapping[str, int], mapping: Path
                 )
             found[f"{image}.JPEG"] = labels[name]
     if not root.is_dir():
-        raise LocatorError(f"there is no folder {root}, whose images {solution} tells the classes of")
+        raise LocatorError(f"there is no folder {root}: create it, with the images that {solution} lists")
     return found
 
 
 def _seen(folder: Path) -> list[Path]:
-    """What is in a folder, sorted, without what a file browser hides there."""
+    """List a folder, sorted, without hidden files."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def synthesize(data: Path, size: Size, *, seed: int = 0) -> None:
-    """Write ImageNet's folders and files. A class has a colour, a colour of its stripes, and a width of them."""
+    """Write synthetic images with ImageNet's folders and files.
+
+    A class is defined by its background colour, stripe colour and stripe width.
+    """
     root = data / "ILSVRC/Data/CLS-LOC"
     names = [f"n{10_000_000 + number:08d}" for number in range(size.classes)]
     valid, unlabelled = max(size.classes, size.rows // 10), max(1, size.rows // 50)
@@ -307,13 +328,16 @@ def synthesize(data: Path, size: Size, *, seed: int = 0) -> None:
         f"{path.stem},{names[label]} 0 0 1 1 \n" for path, label in written if path.parent.name == "val"
     ]
     (data / SOLUTION).write_text("ImageId,PredictionString\n" + "".join(solved))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of the time the interpreter's lock is not held
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy and Pillow mostly release the GIL
         for _ in pool.map(lambda number: _paint(*written[number], size, [seed, number]), range(len(written))):
             pass
 
 
 def _paint(path: Path, label: int, size: Size, seed: list[int]) -> None:
-    """Write an image: stripes in any direction, with noise, larger than what is stored of it and of any shape."""
+    """Write an image with stripes and noise.
+
+    The direction of the stripes is random. Height and width are random too, from `size.side` to twice `size.side`.
+    """
     generator = np.random.default_rng(seed)
     height, width = generator.integers(size.side, 2 * size.side, 2)
     angle, shift = generator.uniform(0, 2 * np.pi, 2)
@@ -327,18 +351,22 @@ def _paint(path: Path, label: int, size: Size, seed: list[int]) -> None:
 
 
 def main() -> int:
-    """Run on the cluster that this process is in, or on the local one, started if need be."""
+    """Run the example on the current cluster, or start a local one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--small", action="store_true", help="fewer and smaller images and networks, for a laptop"
+        "--small", action="store_true", help="fewer images and smaller networks, for a laptop"
     )
-    parser.add_argument("--rows", type=int, help="another number of images to write and train on")
-    parser.add_argument("--data", type=Path, help=f"folder with ImageNet's own files, {MAPPING} among them")
+    parser.add_argument("--rows", type=int, help="number of synthetic training images")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help=f"folder with ImageNet's files, including {MAPPING} (default: synthetic images)",
+    )
     parser.add_argument(
         "--max-failed",
         type=float,
         default=0.01,
-        help="share of images that may be missing or damaged (default: %(default)s)",
+        help="fraction of images that may be missing or damaged (default: %(default)s)",
     )
     parser.add_argument("--name", default="imagenet", help="name of the experiment")
     arguments = parser.parse_args()
@@ -367,7 +395,9 @@ def main() -> int:
         return 1
     print(f"\n{result.leaderboard().to_string()}\n")
     if predictions is not None:
-        print(f"{len(predictions)} images without labels, such as:\n{predictions.head(3).to_string()}\n")
+        print(
+            f"predictions for {len(predictions)} images without labels, such as:\n{predictions.head(3).to_string()}\n"
+        )
     print(f"done in {time.monotonic() - began:.0f} s")
     return 0
 

@@ -1,4 +1,7 @@
-"""What the examples with images share: files read, parts of images drawn, and networks, which torch alone lacks."""
+"""Image reading, augmentation and networks for the image examples.
+
+The examples use this module instead of torchvision.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,28 @@ if TYPE_CHECKING:
     from cerebro.client.results import EtlResult
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue values, from 0 to 1."""
+"""Mean and standard deviation of ImageNet's RGB channels, for values from 0 to 1."""
 
 
 def read_image(folder: str, column: str, name: str, side: int) -> Any:
-    """An image, cropped to a square and resized: uint8 of shape (3, side, side).
+    """Read an image, crop its central square and resize it.
+
+    Args:
+        folder: folder of the file.
+        column: metadata column with the file name. Error messages name it.
+        name: file name.
+        side: side of the result, in pixels.
+
+    Returns:
+        uint8 of shape (3, side, side).
 
     Raises:
-        FileNotFoundError, ValueError: the file is missing, or is no image; they name the column.
+        FileNotFoundError: the file is missing.
+        ValueError: the file is damaged or not an image.
     """
     try:
         with Image.open(f"{folder}/{name}") as image:
-            image.draft("RGB", (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+            image.draft("RGB", (2 * side, 2 * side))  # decodes a large JPEG at a reduced size
             square = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
     except FileNotFoundError as cause:
         raise FileNotFoundError(
@@ -36,7 +49,7 @@ def read_image(folder: str, column: str, name: str, side: int) -> Any:
         OSError,
         SyntaxError,
         Image.DecompressionBombError,
-    ) as cause:  # what Pillow raises of damaged files
+    ) as cause:  # Pillow's errors for damaged files
         raise ValueError(
             f"column {column!r} names {name}, which cannot be read as an image ({cause}): replace the file or remove "
             "the row"
@@ -45,7 +58,7 @@ def read_image(folder: str, column: str, name: str, side: int) -> Any:
 
 
 def say_preprocessed(etl: EtlResult) -> None:
-    """Print how many rows there are, and the first of those that were left out."""
+    """Print the number of preprocessed rows, the number of failed rows, and the first failure."""
     print(f"preprocessed {sum(etl.kept_rows.values()):,} rows in {etl.seconds:.1f} s")
     if any(etl.failed.values()):
         left_out = etl.failed_rows()
@@ -53,30 +66,30 @@ def say_preprocessed(etl: EtlResult) -> None:
 
 
 def normalized(images: Tensor) -> Tensor:
-    """Bytes as numbers of mean 0 and deviation 1, about, channel by channel."""
+    """Scale uint8 images to about mean 0 and standard deviation 1 per channel."""
     mean, deviation = (images.new_tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (MEAN, DEVIATION))
     return (images.float() / 255 - mean) / deviation
 
 
 def augmented(images: Tensor, crop: int, least: float = 0.35) -> Tensor:
-    """A part of each image, drawn anew at each call, as `crop` x `crop` pixels; every other one is mirrored.
+    """Crop each image at random, resize the crop, and mirror it with probability 1/2.
 
-    The part has sides of 3:4 to 4:3. Numbers are drawn on the host, from torch's
-    generator: it is seeded for each sub-epoch, so that a sub-epoch that is done again sees the same parts, on whatever
-        device.
+    A crop has an aspect ratio from 3:4 to 4:3. torch's CPU generator draws the random numbers. Cerebro seeds this
+    generator for each sub-epoch, so a repeated sub-epoch gets the same crops on any device.
 
     Args:
         images: float of shape (batch, 3, height, width).
-        least: of the image's area that a part has, as a share.
+        crop: side of the result, in pixels.
+        least: minimum area of a crop, as a fraction of the image. Default 0.35.
 
     Returns:
-        Of shape (batch, 3, crop, crop).
+        float of shape (batch, 3, crop, crop).
     """
     area, ratio, across, down, mirror = torch.rand(5, len(images))
     area = least + (1 - least) * area
     ratio = torch.exp((2 * ratio - 1) * math.log(4 / 3))
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    # Where in the image each pixel of the part comes from: from -1 to 1 in both directions.
+    # Affine map from a pixel of the crop to a position in the image. Positions range from -1 to 1 on both axes.
     moved = torch.zeros(len(images), 2, 3)
     moved[:, 0, 0] = torch.where(mirror < 0.5, -wide, wide)
     moved[:, 0, 2] = (2 * across - 1) * (1 - wide)
@@ -88,7 +101,7 @@ def augmented(images: Tensor, crop: int, least: float = 0.35) -> Tensor:
 
 
 def middle(images: Tensor, crop: int) -> Tensor:
-    """The square of `crop` x `crop` pixels in the middle."""
+    """Crop the central square of `crop` x `crop` pixels."""
     top, left = ((side - crop) // 2 for side in images.shape[2:])
     return images[:, :, top : top + crop, left : left + crop]
 
@@ -97,9 +110,15 @@ def middle(images: Tensor, crop: int) -> Tensor:
 
 
 def vgg16(classes: int, crop: int, width: float = 1.0) -> nn.Module:
-    """VGG16 (Simonyan and Zisserman, 2015, table 1, column D) for images of `crop` x `crop` pixels.
+    """Create VGG16 (Simonyan and Zisserman, 2015, table 1, column D).
 
-    At 112 pixels a last map of 4 x 4 is left, because odd sizes are rounded up: this is the size that the paper prints.
+    Pooling rounds odd sizes up, so the last feature map of an image of 112 pixels is 4 x 4. With Adam's state,
+    the model then has the size that Nakandala et al. (PVLDB 2020) report.
+
+    Args:
+        classes: number of outputs.
+        crop: side of the input, in pixels.
+        width: number of channels and hidden units, as a fraction of the published network. Default 1.
     """
     layers: list[nn.Module] = []
     channels = 3
@@ -120,7 +139,10 @@ def vgg16(classes: int, crop: int, width: float = 1.0) -> nn.Module:
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions beside a shortcut (He et al., 2016, figure 5, right); the middle one has the stride."""
+    """Residual block of three convolutions (He et al., 2016, figure 5, right).
+
+    The middle convolution has the stride.
+    """
 
     def __init__(self, channels: int, middle: int, stride: int) -> None:
         super().__init__()
@@ -138,7 +160,7 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape (batch, channels, height, width), in and out."""
+        """Map images of shape (batch, channels, height, width)."""
         shortcut = images if self.downsample is None else self.downsample(images)
         hidden = functional.relu(self.bn1(self.conv1(images)))
         hidden = functional.relu(self.bn2(self.conv2(hidden)))
@@ -146,10 +168,11 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """He et al., 2016, table 1. Parameters have the names that published weights of it have.
+    """ResNet50 (He et al., 2016, table 1) with torchvision's parameter names.
 
     Args:
-        classes: of the last layer; 0: there is none, and features come out.
+        classes: number of outputs. 0: omit the last layer and return features.
+        width: number of channels, as a fraction of the published network. Default 1.
     """
 
     def __init__(self, classes: int, width: float = 1.0) -> None:
@@ -169,7 +192,7 @@ class ResNet50(nn.Module):
         _initialized(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images of shape (batch, 3, height, width) become (batch, classes or features)."""
+        """Map images (batch, 3, height, width) to (batch, classes or features)."""
         hidden = functional.relu(self.bn1(self.conv1(images)))
         hidden = functional.max_pool2d(hidden, 3, 2, padding=1)
         for number in range(1, 5):
@@ -183,7 +206,10 @@ def _scaled(published: int, width: float) -> int:
 
 
 def _initialized(network: nn.Module) -> nn.Module:
-    """Weights that keep the variance through rectifiers (He et al., 2015): 16 layers learn nothing by smaller ones."""
+    """Initialize convolutions so that ReLU layers keep the variance (He et al., 2015).
+
+    With smaller weights, a network of 16 layers does not learn.
+    """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
