@@ -99,8 +99,8 @@ def bleu4(said: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
     most = max(map(len, references))
-    # sacrebleu needs the same number of references for each image, and accepts empty ones as padding.
-    streams = [[given[n] if n < len(given) else "" for given in references] for n in range(most)]
+    # sacrebleu needs the same number of references for each image, and ignores `None`.
+    streams: Any = [[given[n] if n < len(given) else None for given in references] for n in range(most)]
     score = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(list(said), streams)
     return float(score.score) / 100
 

@@ -62,6 +62,8 @@ def test_bleu_follows_the_paper() -> None:
     said = ["the cat is on mat", "a dog runs here"]
     assert captions.bleu4(said, references) == pytest.approx(expected)
     assert captions.bleu4(["", ""], references) == 0
+    # Missing references have no length: 8 words against 6 and 4.
+    assert captions.bleu4(["the cat is on the mat", "a dog"], references) == pytest.approx(np.exp(1 - 10 / 8))
 
 
 def test_the_loss_ignores_padding() -> None:
