@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
 
@@ -168,20 +168,6 @@ def test_only_a_device_that_the_other_run_can_use_is_released(monkeypatch: pytes
     assert "worker-0" not in workers
 
 
-def next_on_device(simulation: Simulation, request: TaskAsked, experiment: str) -> Iterator[str]:
-    """Yield the experiment of the next task on a preempted device, if any."""
-    assigned = [
-        (event.time, name)
-        for name in simulation.cores
-        for event in simulation.store.events(name)
-        if isinstance(event, TaskAssigned)
-        and event.worker == request.worker
-        and event.devices == devices_of(simulation, request, experiment)
-        and event.time >= request.time
-    ]
-    yield from [name for _, name in sorted(assigned)[:1]]
-
-
 def devices_of(simulation: Simulation, request: TaskAsked, experiment: str) -> tuple[int, ...]:
     """Return the devices of a preempted attempt."""
     return next(
@@ -210,7 +196,8 @@ def test_preemption_between_runs_keeps_all_invariants(  # type: ignore[no-untype
 ) -> None:
     """Each run is complete, and each request follows a savepoint of its attempt.
 
-    The next task on the device is another run's. Two requests for the same device are a minimum hold time apart.
+    Two requests for the same device are a minimum hold time apart. The device may go back to the run if another one
+    becomes free meanwhile.
     """
     (models, epochs, _, _), *others = shapes
     scenario = Scenario(
@@ -247,7 +234,5 @@ def test_preemption_between_runs_keeps_all_invariants(  # type: ignore[no-untype
     for name, event in asked(simulation):
         assert (name, event.task, event.attempt) in saved
         requests[event.worker, devices_of(simulation, event, name)].append(event.time)
-        if outage is None and not crash:
-            assert [*next_on_device(simulation, event, name)] != [name]
     if not crash:
         assert all(b - a >= STAY_S for found in requests.values() for a, b in pairwise(found))
