@@ -1,8 +1,8 @@
-"""Makes a folder of installed packages ready for an image: ``finish.py FOLDER [--trim IMAGE]``.
+"""Prepare a folder of installed packages for an image: ``finish.py FOLDER [--trim IMAGE]``.
 
-Removes what no process of that image can use, makes one of libraries that a wheel holds several times, then compiles
-the rest. Bytecode is marked as never to be checked: in an image sources do not change, and builders that set all files
-to one time would make every check fail. Standard library only.
+Removes files that the image never uses, replaces duplicate libraries by links, then compiles the rest. Python never
+checks this bytecode against its source: sources in an image do not change, and builders that set all files to one time
+would make every check fail. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 _EVERYWHERE = (
-    # Tests of packages, and what there would have to be a compiler for. About 40 MB.
+    # Tests of packages, and sources that need a compiler. About 40 MB.
     "numpy/**/tests",
     "numpy/distutils",
     "pandas/tests",
@@ -27,15 +27,15 @@ _EVERYWHERE = (
     "pyarrow/src",
     "scipy/**/tests",
     "sklearn/**/tests",
-    # Headers, of which there is nothing to be compiled either. 290 MB.
+    # Headers, which are useless without a compiler. 290 MB.
     "tensorflow/include",
-    # Arrow's RPC: a module of its own, which nothing else of Arrow is linked to. 35 MB.
+    # Arrow's RPC: a separate module that no other Arrow library links to. 35 MB.
     "pyarrow/*flight*",
 )
 
 _DATABASE_OF_OPTUNA = (
-    # Of Optuna the samplers are used, which keep nothing in a database. 32 MB. What pip knows of them goes, too: it is
-    # to install whichever of them a requirements.txt asks for.
+    # Cerebro uses only Optuna's samplers, which need no database. 32 MB. The metadata is removed too, so that pip
+    # installs these packages if a requirements.txt needs them.
     *("alembic", "greenlet", "mako", "sqlalchemy"),
     *("alembic-*", "greenlet-*", "[Mm]ako-*", "[Ss][Qq][Ll][Aa]lchemy-*"),
 )
@@ -44,17 +44,17 @@ TRIMMED = {
     "control": (
         *_EVERYWHERE,
         *_DATABASE_OF_OPTUNA,
-        # TensorBoard's viewer: its pages and its fast reader. The control plane writes event files. 25 MB.
+        # TensorBoard's viewer: its pages and its fast reader. The control plane only writes event files. 25 MB.
         "tensorboard/webfiles.zip",
         "tensorboard_data_server/bin",
-        # Of plotly the pages send the script that browsers run; figures are built by clients. 60 MB.
+        # The pages send only plotly's browser script; clients build the figures. 60 MB.
         "plotly/graph_objs",
         "plotly/validators",
         "plotly/validator_cache.py",
         "plotly/labextension",
         "plotly/package_data/datasets",
         "plotly/package_data/widgetbundle.js",
-        # Of the Kubernetes client what controllers use asks without the generated classes. 120 MB.
+        # The controller's Kubernetes calls need no generated classes. 120 MB.
         "kubernetes/aio",
         "kubernetes/client/api/[a-z]*",
         "kubernetes/client/models/[a-z]*",
@@ -62,19 +62,21 @@ TRIMMED = {
     "worker": (*_EVERYWHERE, *_DATABASE_OF_OPTUNA),
     "notebook": _EVERYWHERE,
 }
-"""Per image, patterns of what goes, below site-packages. In workers and notebooks user code runs: there nearly all that
-can be imported stays."""
+"""Patterns below site-packages to remove, by image. Workers and notebooks run user code, so nearly all modules stay."""
 
 _NOT_COMPILED = re.compile(r"/site-packages/pip/")
-"""pip runs once for each requirements.txt; its bytecode would be 8 MB."""
+"""Not compiled: pip runs once for each requirements.txt, and its bytecode would take 8 MB."""
 
 SERVICES = {"s3", "sts", "sso", "sso-oidc", "signin"}
-"""Of the descriptions of AWS' services, those that reading a bucket takes: the store itself and the ways to sign in.
-The other four hundred are 20 MB. They go from the control image only; in a worker user code may call anything."""
+"""AWS services needed to read a bucket: the store and the sign-in services.
+
+Descriptions of the other four hundred services take 20 MB. Only the control image drops them; on a worker, user code
+may call any service.
+"""
 
 
 def trim(packages: Path, image: str) -> None:
-    """Remove what `image` cannot use from a folder ``site-packages``."""
+    """Remove files that `image` never uses from a folder ``site-packages``."""
     doomed = [path for pattern in TRIMMED[image] for path in packages.glob(pattern)]
     if image == "control":
         described = (path for path in (packages / "botocore" / "data").glob("*/") if path.is_dir())
@@ -87,7 +89,7 @@ def trim(packages: Path, image: str) -> None:
 
 
 def link_copies(packages: Path) -> None:
-    """Replace equal shared libraries of a folder by links to one of them: wheels cannot hold links."""
+    """Replace identical shared libraries in a folder by links to one file: wheels cannot contain links."""
     first: dict[tuple[Path, bytes], Path] = {}
     for path in sorted(packages.glob("pyarrow/lib*.so*")):
         key = path.parent, hashlib.sha256(path.read_bytes()).digest()
@@ -97,7 +99,7 @@ def link_copies(packages: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trim, then compile."""
+    """Trim the folder, then compile it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trim", choices=sorted(TRIMMED), metavar="IMAGE")
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             link_copies(packages)
         for cache in sorted(packages.rglob("__pycache__")):
             shutil.rmtree(cache)
-        # Some packages carry templates and samples that end in .py and are no Python: not a reason to stop.
+        # Ignore errors: some packages contain templates and samples that end in .py but are not valid Python.
         compileall.compile_dir(
             packages,
             quiet=2,

@@ -1,8 +1,8 @@
-"""Prints what groups of pyproject.toml require, one requirement a line: ``packages.py GROUP... [--only NAME]``.
+"""Print the requirements of dependency groups, one per line: ``packages.py GROUP... [--only NAME]``.
 
-The images install requirements and Cerebro's own code apart, so that a change of code leaves the layers with the
-packages as they are. pip cannot be asked for the one without the other. Standard library only: it runs before anything
-is installed.
+The images install the requirements separately from Cerebro's code, so that a code change does not change the package
+layers. pip has no option to install only the requirements. Uses the standard library only, because it runs before any
+package is installed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _OWN_GROUPS = re.compile(r"\[([^\]]*)\]")
 
 
 def requirements(project: Mapping[str, object], groups: Iterable[str]) -> Iterator[str]:
-    """The base requirements and those of `groups`, groups of the project that these name included.
+    """Yield the base requirements and the requirements of `groups`, nested groups included.
 
     Args:
         project: table ``project`` of pyproject.toml.
         groups: names of optional dependencies.
 
     Raises:
-        SystemExit: there is no such group.
+        SystemExit: if a group does not exist.
     """
     base, optional = project["dependencies"], project["optional-dependencies"]
     assert isinstance(base, list)
@@ -45,13 +45,13 @@ def requirements(project: Mapping[str, object], groups: Iterable[str]) -> Iterat
 
 
 def name(requirement: str) -> str:
-    """The distribution that a requirement is about."""
+    """Return the name of the required distribution."""
     found = _NAME.match(requirement)
     return found[0] if found else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the requirements of the groups, or one of them."""
+    """Print the requirements of the groups, or only the one in ``--only``."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("groups", nargs="+", metavar="GROUP")
     parser.add_argument("--only", metavar="NAME", help="print this requirement alone")
