@@ -1,4 +1,4 @@
-{{/* The cluster's token, those of services where there are users, and Redis' password. */}}
+{{/* The cluster's token, the services' tokens with auth.mode users, and Redis' password. */}}
 
 {{- define "cerebro.auth.serviceKeys" -}}
 controller-token dispatcher-token export-token worker-token
@@ -8,13 +8,15 @@ controller-token dispatcher-token export-token worker-token
 {{- .Values.auth.existingSecret | default (printf "%s-auth" (include "cerebro.fullname" .)) -}}
 {{- end -}}
 
-{{/* 32 random bytes, URL-safe: the password becomes part of a URL. */}}
+{{/* 32 random bytes, URL-safe, because the password is part of a URL. */}}
 {{- define "cerebro.auth.random" -}}
 {{- randBytes 32 | replace "+" "-" | replace "/" "_" | trimAll "=" | b64enc -}}
 {{- end -}}
 
-{{/* The Secret's data as YAML: what it holds in the cluster stays, the rest is made. Of: (dict "data" DATA "users" true), the
-     data of the Secret as it is, or nothing, and whether services have tokens of their own. */}}
+{{/* The Secret's data as YAML: keep existing keys, generate missing keys.
+     Of: (dict "data" DATA "users" true)
+       data: the existing Secret's data, or nothing
+       users: true if services have separate tokens */}}
 {{- define "cerebro.auth.data" -}}
 {{- $data := .data | default dict -}}
 {{- $own := ternary (splitList " " (include "cerebro.auth.serviceKeys" .)) list (.users | default false) -}}
@@ -23,8 +25,8 @@ controller-token dispatcher-token export-token worker-token
 {{- end }}
 {{- end -}}
 
-{{/* The same data for all templates of one rendering: made once, remembered beside the release's facts. Not in the values:
-     those are stored with the release. */}}
+{{/* The same data for all templates of one rendering: generated once, cached in the release object. Not in the values,
+     because Helm stores these with the release. */}}
 {{- define "cerebro.auth.once" -}}
 {{- $made := printf "AuthData-%s" .Values.auth.mode -}}
 {{- if not (hasKey .Release $made) -}}
@@ -35,8 +37,8 @@ controller-token dispatcher-token export-token worker-token
 {{- index .Release $made -}}
 {{- end -}}
 
-{{/* Pod annotations that change when a Secret does, so that what uses it is started again. Of a Secret that is not ours
-     the version, not a hash: its content may be guessable. */}}
+{{/* Pod annotations that change with a Secret, so that its pods restart. For a user's Secret the annotation is the
+     version, not a hash, because an attacker could guess the content from a hash. */}}
 {{- define "cerebro.auth.checksum" -}}
 {{- if .Values.auth.existingSecret -}}
 {{- $found := lookup "v1" "Secret" .Release.Namespace .Values.auth.existingSecret | default dict -}}

@@ -1,4 +1,5 @@
-{{/* Values that contradict each other or the cluster. Each check yields a line that names the field and what to do. */}}
+{{/* Checks for values that contradict each other or the cluster. Each check yields a line with the field and the
+     remedy. */}}
 
 {{- define "cerebro.checks" -}}
 {{- include "cerebro.checks.worker" . }}
@@ -10,7 +11,7 @@
 {{- include "cerebro.checks.monitoring" . }}
 {{- end -}}
 
-{{/* Kinds that the Prometheus operator brings. Not asked where nothing of the cluster is seen. */}}
+{{/* Checks that the Prometheus operator's kinds exist. Skipped without access to a cluster. */}}
 {{- define "cerebro.checks.monitoring" -}}
 {{- if and (dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson)) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
 {{- range list "serviceMonitor" "rules" }}
@@ -55,8 +56,8 @@ worker.resources.{{ $container }}.{{ . }} names {{ $worker.gpuResource }}: GPUs 
 {{- end }}
 {{- end -}}
 
-{{/* Pods that begin as root where the namespace admits none: they would never be made. Not asked where nothing of the cluster
-     is seen. */}}
+{{/* Checks that the namespace allows pods with a root init container; otherwise the API server rejects the pods.
+     Skipped without access to a cluster. */}}
 {{- define "cerebro.checks.podSecurity" -}}
 {{- if and (eq .Values.storage.handOver "always") (not (include "cerebro.podUser" .)) }}
 podSecurityContext.runAsUser is null and storage.handOver is always: volumes cannot be handed over to a user that the cluster chooses; name the user, or set storage.handOver=never
@@ -174,7 +175,7 @@ notebook.ingress.host is dispatcher.ingress.host ({{ (first $hosts).host }}): bo
 {{- end }}
 {{- end -}}
 
-{{/* Secrets that the user says are there. Not asked where nothing of the cluster is seen. */}}
+{{/* Checks that the user's Secrets exist. Skipped without access to a cluster. */}}
 {{- define "cerebro.checks.secrets" -}}
 {{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) }}
 {{- $redis := .Values.redis.external }}

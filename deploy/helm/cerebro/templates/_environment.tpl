@@ -1,8 +1,8 @@
-{{/* What containers are told. Settings stand in the pods themselves and not in ConfigMaps: a changed value changes the
-     pods that it concerns, and Kubernetes restarts these and no others. */}}
+{{/* Environment of the containers. Settings are in the pod specs, not in ConfigMaps: a changed value changes only the
+     pods that use it, and Kubernetes restarts only these. */}}
 
-{{/* How pods find services: "dns", or "environment" by the variables that the kubelet sets. Of a cluster that serves DNS,
-     some system service has port 53. */}}
+{{/* How pods find services: "dns", or "environment" (variables that the kubelet sets). In a cluster with DNS, a system
+     service has port 53. */}}
 {{- define "cerebro.discovery" -}}
 {{- $mode := .Values.serviceDiscovery -}}
 {{- if eq $mode "auto" -}}
@@ -45,8 +45,8 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- include "cerebro.env.secret" (dict "root" . "name" "CEREBRO_TOKEN" "key" "token") -}}
 {{- end -}}
 
-{{/* Of everyone who talks to kvs-api; where there are users, services have tokens of their own.
-     Of: (dict "root" $ "role" "worker"), or no role: with the token of the cluster. */}}
+{{/* Environment of all clients of kvs-api. With auth.mode users, services have separate tokens.
+     Of: (dict "root" $ "role" "worker"); without a role: the cluster's token. */}}
 {{- define "cerebro.env.client" -}}
 {{- $key := ternary (printf "%s-token" .role) "token" (and (eq .root.Values.auth.mode "users") (ne .role "")) -}}
 - name: CEREBRO_SERVER
@@ -54,7 +54,7 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{ include "cerebro.env.secret" (dict "root" .root "name" "CEREBRO_TOKEN" "key" $key) }}
 {{- end -}}
 
-{{/* Whose ID tokens the page believes. */}}
+{{/* Identity provider that the page trusts. */}}
 {{- define "cerebro.env.oidc" -}}
 {{- $oidc := .Values.auth.oidc -}}
 {{- if $oidc.issuer }}
@@ -72,7 +72,7 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- end }}
 {{- end -}}
 
-{{/* Threads that mostly wait: more arenas or computing threads would cost memory and bring nothing. */}}
+{{/* For threads that mostly wait: more malloc arenas or compute threads would only cost memory. */}}
 {{- define "cerebro.env.controlPlane" -}}
 - name: MALLOC_ARENA_MAX
   value: "2"
@@ -80,7 +80,8 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
   value: "1"
 {{- end -}}
 
-{{/* Of everyone that writes a log, and where else than on its public port it can be asked. Of: (dict "root" $ "port" 7071). */}}
+{{/* Environment of all services that write logs, with the port for health and metrics. Of: (dict "root" $ "port"
+     7071). */}}
 {{- define "cerebro.env.observed" -}}
 - name: CEREBRO_LOG_FORMAT
   value: {{ .root.Values.logs.format }}
@@ -105,7 +106,7 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- include "cerebro.envFrom.secret" .Values.objectStore.existingSecret }}
 {{- end -}}
 
-{{/* Of the name of a Secret, or nothing. */}}
+{{/* Environment from a Secret. Of: the Secret's name, or nothing. */}}
 {{- define "cerebro.envFrom.secret" -}}
 {{- with . }}
 envFrom:

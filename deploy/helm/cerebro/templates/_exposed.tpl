@@ -1,4 +1,4 @@
-{{/* Service and Ingress of what can be reached from outside: dispatcher and notebook. */}}
+{{/* Service and Ingress of the components with outside access: dispatcher and notebook. */}}
 
 {{/* Of: (dict "root" $ "component" "notebook" "service" .Values.notebook.service). */}}
 {{- define "cerebro.exposed.service" -}}
@@ -55,7 +55,8 @@ spec:
                   name: http
 {{- end -}}
 
-{{/* Address of what has an Ingress, else the one that NOTES tell to forward to. Of: (dict "ingress" I "port" 8888). */}}
+{{/* Address of the Ingress or, without an Ingress, of the port forwarding from NOTES. Of: (dict "ingress" I "port"
+     8888). */}}
 {{- define "cerebro.exposed.address" -}}
 {{- if .ingress.enabled -}}
 {{- printf "%s://%s" (ternary "https" "http" (or .ingress.isTls (ne .ingress.tlsSecret ""))) .ingress.host -}}

@@ -1,7 +1,7 @@
 {{/* Names, labels and images. */}}
 
-{{/* The release's name where it contains the chart's, so that a release "cerebro" has objects "cerebro-...". At most 40
-     characters: names of pods and claims are made of it. */}}
+{{/* The release's name if it contains the chart's name, so that objects of the release "cerebro" are called
+     "cerebro-...". At most 40 characters, because names of pods and claims start with it. */}}
 {{- define "cerebro.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -13,8 +13,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What tells a component's pods from all others. Of: (dict "root" $ "component" "redis"). Part of immutable selectors:
-     never add to it. */}}
+{{/* Labels that select a component's pods. Of: (dict "root" $ "component" "redis"). Part of immutable selectors: never
+     add to them. */}}
 {{- define "cerebro.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
@@ -23,8 +23,8 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Labels of an object. Pods get the selector and the user's labels only: a label with a version in it would restart
-     what a new chart did not change. */}}
+{{/* Labels of an object. Pods get only the selector and the user's labels: a version label would restart pods that a
+     new chart does not change. */}}
 {{- define "cerebro.labels" -}}
 {{ include "cerebro.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* A component's name, and that of its service account, service and so on: "cerebro-redis". */}}
+{{/* Name of a component, and of its service account, Service and so on: "cerebro-redis". */}}
 {{- define "cerebro.component" -}}
 {{ include "cerebro.fullname" .root }}-{{ .component }}
 {{- end -}}

@@ -1,12 +1,12 @@
-{{/* What all pods have in common: who they are, what they may do, where they run. */}}
+{{/* Settings that all pods share: user, permissions, placement. */}}
 
 {{/* Head of every pod spec. Of: (dict "root" $ "component" "redis" "place" .Values.redis "tier" "controlPlane").
-       tier: whose nodes it runs on
-       priority: the tier whose PriorityClass it gets, where that is another: nobody's notebook pushes a worker out */}}
+       tier: selects the nodes
+       priority: tier for the PriorityClass, if different: a notebook must not preempt a worker */}}
 {{- define "cerebro.podSpec" -}}
 serviceAccountName: {{ include "cerebro.component" . }}
 automountServiceAccountToken: {{ eq .component "controller" }}
-# A variable per service of the namespace: needed only where there is no DNS.
+# Variables for each Service of the namespace: needed only without DNS.
 enableServiceLinks: {{ eq "environment" (include "cerebro.discovery" .root) }}
 securityContext:
   runAsNonRoot: true
@@ -64,7 +64,7 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{/* Over nodes, if possible. */}}
+{{/* Spread over nodes, if possible. */}}
 {{- define "cerebro.spread" -}}
 topologySpreadConstraints:
   - maxSkew: 1
@@ -75,11 +75,12 @@ topologySpreadConstraints:
         {{- include "cerebro.selector" . | nindent 8 }}
 {{- end -}}
 
-{{/* Probes. A start is looked at every second, so that who waits for it waits no longer than that. Ready: may be asked, can
-     do its work. Alive: works at all, whatever the store does; killing who waits for the store helps nobody.
+{{/* Probes. The startup probe runs every second, so that a start is noticed within a second. Ready: the service can do
+     its work. Live: the process works, regardless of the store; a restart would not help a process that waits for
+     the store.
      Of: (dict "port" "http" "ready" "/health" "live" "/live" "startS" 60 "answerS" 5)
-       live: "" for a program without such an address: it is alive while it accepts connections
-       answerS: an answer may take so long, where requests can queue */}}
+       live: "" for a program without such a path: it is alive while it accepts connections
+       answerS: timeout in seconds; longer if requests can queue */}}
 {{- define "cerebro.probes" -}}
 {{- $live := dict "tcpSocket" (dict "port" .port) -}}
 {{- if .live }}{{ $live = dict "httpGet" (dict "path" .live "port" .port) }}{{ end -}}
@@ -102,13 +103,13 @@ livenessProbe:
   failureThreshold: {{ ternary 3 6 (gt .answerS 10) }}
 {{- end -}}
 
-{{/* Command that listens on a port, answers probes, and starts the server in `args` at the first other request: idle, it
-     takes a quarter of the memory. */}}
+{{/* Command that listens on a port, answers probes, and starts the server in `args` at the first other request: an
+     idle pod takes a quarter of the memory. */}}
 {{- define "cerebro.onDemand" -}}
 {{ list "python" "-P" "-m" "cerebro.runtime.web.on_demand" (printf "--bind=[::]:%d" (int .)) "--" | toJson }}
 {{- end -}}
 
-{{/* A service account that may do nothing. Of: (dict "root" $ "component" "redis" "annotations" ...). */}}
+{{/* A service account without permissions. Of: (dict "root" $ "component" "redis" "annotations" ...). */}}
 {{- define "cerebro.serviceAccount" -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -121,12 +122,12 @@ metadata:
 automountServiceAccountToken: false
 {{- end -}}
 
-{{/* Not empty where Kubernetes knows the fields that came with 1.27; servers refuse those that they do not know. */}}
+{{/* Not empty from Kubernetes 1.27: older API servers reject newer fields. */}}
 {{- define "cerebro.refined" -}}
 {{- if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}
 
-{{/* Whom volumes are handed over to: "USER:GROUP" of the pods; empty where the cluster chooses the user. */}}
+{{/* New owner of volumes: "USER:GROUP" of the pods; empty if the cluster chooses the user. */}}
 {{- define "cerebro.podUser" -}}
 {{- $ids := .Values.podSecurityContext -}}
 {{- if not (kindIs "invalid" $ids.runAsUser) -}}

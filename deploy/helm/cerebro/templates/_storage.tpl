@@ -1,7 +1,7 @@
-{{/* Class and access mode of claims. What is looked at (`lookup`) apart from what follows from it, so that the latter can be
-     tested without a cluster. */}}
+{{/* StorageClass and access mode of claims. Reading the cluster (`lookup`) is separate from the decision, so that
+     tests need no cluster. */}}
 
-{{/* What there is: {"classes": [...], "nodes": N}; empty where there is no cluster, or nothing may be looked at. */}}
+{{/* Facts about the cluster: {"classes": [...], "nodes": N}; empty without a cluster, or if storage.inspect is false. */}}
 {{- define "cerebro.storage.cluster" -}}
 {{- if .Values.storage.inspect -}}
 {{- $classes := list -}}
@@ -47,7 +47,8 @@ rancher.io/local-path
 topolvm.io
 {{- end -}}
 
-{{/* Provisioners that take any mode and make a folder on whatever node it is: with several nodes each would see another. */}}
+{{/* Provisioners that accept any mode and create a folder on the pod's node: with several nodes, each node has a
+     different folder. */}}
 {{- define "cerebro.storage.folders" -}}
 docker.io/hostpath
 hostpath.csi.k8s.io
@@ -56,14 +57,16 @@ kubernetes.io/host-path
 microk8s.io/hostpath
 {{- end -}}
 
-{{/* What a claim gets: {"class": C, "mode": M, "problem": P, "provisioner": V}. Empty class: leave it to the cluster; "-": none.
+{{/* Decision for a claim: {"class": C, "mode": M, "problem": P, "provisioner": V}. Class "": the cluster's default;
+     "-": no class.
      Of: (dict "cluster" CLUSTER "field" F "commonField" G "class" C "mode" M "found" CLAIM)
-       field, commonField: where the user can say otherwise, for the problem
-       class, mode: what the values say; mode auto chooses
-       found: the claim (or a StatefulSet's template of it) as it is in the cluster. Class and mode of a claim cannot
-              change, so what was chosen once stays; what the user asks for is left to the API server to refuse.
-     What is found out is written from the first revision on, and what was left to the cluster then is left to it for good
-     (`cerebro.storage.chosen`): a revision without the class that a later one names could not be rolled back to. */}}
+       field, commonField: values fields that override the decision, for the problem text
+       class, mode: from the values; mode auto chooses
+       found: the existing claim, or the template in the StatefulSet. Class and mode of a claim cannot
+              change, so the first decision stays; the API server rejects a different value.
+     The first revision writes the chosen class, and later revisions never change it, also if the cluster chose it
+     (`cerebro.storage.chosen`): otherwise a rollback from a revision with a class to a revision without would
+     fail. */}}
 {{- define "cerebro.storage.decision" -}}
 {{- $classes := dig "classes" list .cluster -}}
 {{- $nodes := dig "nodes" 0 .cluster | int -}}
@@ -75,7 +78,7 @@ microk8s.io/hostpath
 {{- $names = append $names .name -}}
 {{- if .default }}{{ $defaults = append $defaults (printf "%s %s" (dig "created" "" .) .name) }}{{ end -}}
 {{- end -}}
-{{/* Of several defaults Kubernetes takes the newest. */}}
+{{/* Kubernetes uses the newest of several default classes. */}}
 {{- $default := "" -}}
 {{- if $defaults }}{{ $default = $defaults | sortAlpha | last | splitList " " | last }}{{ end -}}
 {{- $problem := "" -}}
@@ -148,8 +151,7 @@ microk8s.io/hostpath
 {{- include "cerebro.storage.own" (merge (dict "found" $found) .) -}}
 {{- end -}}
 
-{{/* Annotations of a claim: kept by `helm uninstall`; and the class as it is written in it, for the revisions to come. Of
-     a decision. */}}
+{{/* Annotations of a claim: `helm uninstall` keeps it; and the chosen class, for later revisions. Of a decision. */}}
 {{- define "cerebro.storage.chosen" -}}
 helm.sh/resource-policy: keep
 cerebro/class: {{ .class | quote }}
@@ -179,8 +181,9 @@ storageClassName: {{ ternary "" . (eq . "-") | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Mounts below /volumes, in the layout of cerebro/runtime/volumes.py. The metrics claim holds the logs of tasks too, in a folder
-     of their own: an experiment may be called "logs". Of: (dict "write" (list "shared") "read" (list "logs")). */}}
+{{/* Mounts below /volumes, in the layout of cerebro/runtime/volumes.py. The metrics claim also stores task logs, in a
+     separate folder because an experiment may be called "logs". Of: (dict "write" (list "shared") "read" (list
+     "logs")). */}}
 {{- define "cerebro.storage.mounts" -}}
 {{- range $access, $names := dict "write" .write "read" .read }}
 {{- range $names }}
@@ -196,10 +199,10 @@ storageClassName: {{ ternary "" . (eq . "-") | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* What runs before the containers of a pod; nothing where nothing has to.
+{{/* Init containers of a pod, or nothing if no volume needs them.
      Of: (dict "root" $ "image" "control" "hasLogs" true "handOver" (dict "decision" D "folders" F "mounts" M)).
-       hasLogs: whether the pod mounts `metrics` or `logs`
-       handOver: of a pod that writes to volumes: see `cerebro.storage.handOver`; absent: it does not */}}
+       hasLogs: true if the pod mounts `metrics` or `logs`
+       handOver: for a pod that writes to volumes: see `cerebro.storage.handOver`; absent otherwise */}}
 {{- define "cerebro.storage.initContainers" -}}
 {{- $metrics := include "cerebro.storage.shared" (dict "root" .root "name" "metrics") | fromJson -}}
 {{- $all := "" -}}
@@ -217,16 +220,17 @@ initContainers:
 {{- end -}}
 {{- end -}}
 
-{{/* Not empty where a volume belongs to root and no driver gives it to the pods' user (fsGroup): the host-path provisioner of
-     Kubernetes itself makes such folders. Of: (dict "root" $ "decision" DECISION). */}}
+{{/* Not empty if root owns the volume and no driver gives it to the pods' user (fsGroup). Kubernetes' built-in
+     host-path provisioner creates such folders. Of: (dict "root" $ "decision" DECISION). */}}
 {{- define "cerebro.storage.isRoots" -}}
 {{- $handOver := .root.Values.storage.handOver -}}
 {{- if or (eq $handOver "always") (and (eq $handOver "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) }}yes{{ end -}}
 {{- end -}}
 
-{{/* Makes the two folders of the metrics claim as the user who writes to them, without any right. Left to itself, the kubelet
-     makes the folder of a subPath as root, and where no driver changes that (a volume made by hand for user 1000) nobody can
-     write a log. All pods that mount one begin with it: any of them may be the first. Of: (dict "root" $ "image" "control"). */}}
+{{/* Creates the two folders of the metrics claim as the pods' user, without privileges. Otherwise the kubelet creates
+     a subPath folder as root, and on volumes where no driver changes the owner (created by hand for user 1000)
+     pods cannot write logs. All pods that mount the claim have this init container, because any of these pods may
+     start first. Of: (dict "root" $ "image" "control"). */}}
 {{- define "cerebro.storage.makeFolders" -}}
 - name: folders
   {{- include "cerebro.container" . | nindent 2 }}
@@ -248,7 +252,7 @@ initContainers:
       mountPath: /claim
 {{- end -}}
 
-{{/* Gives volumes to the user that the containers run as, as root with the right to do that and no other.
+{{/* Changes the owner of volumes to the containers' user, as root with only the CHOWN capability.
      Of: (dict "root" $ "image" "control" "folders" (list "/data") "mounts" MOUNTS). */}}
 {{- define "cerebro.storage.handOver" -}}
 - name: hand-over

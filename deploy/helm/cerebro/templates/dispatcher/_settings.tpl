@@ -1,4 +1,4 @@
-{{/* Names under which the page may be asked for, with commas: the service's, the Ingress' and the user's. */}}
+{{/* Host names of the page, separated by commas: the Service's, the Ingress' and the user's. */}}
 {{- define "cerebro.dispatcher.hosts" -}}
 {{- $service := printf "%s-dispatcher" (include "cerebro.fullname" .) -}}
 {{- $hosts := list $service -}}
@@ -19,8 +19,9 @@
 {{- .Values.dispatcher.links.notebook | default (ternary $own "" .Values.notebook.enabled) -}}
 {{- end -}}
 
-{{/* What the page opens object stores with, as JSON: a Secret, and annotations of its account. Its own if it has any,
-     so that these can be less than what the others may. Empty if it looks into none. */}}
+{{/* The page's credentials for object stores, as JSON: a Secret, and annotations of its service account. The
+     dispatcher's credentials override the common ones, so that they can have fewer permissions. Empty if the page
+     checks no object store. */}}
 {{- define "cerebro.dispatcher.credentials" -}}
 {{- $own := .Values.dispatcher.objectStore -}}
 {{- $has := or (ne $own.existingSecret "") (gt (len $own.serviceAccountAnnotations) 0) -}}

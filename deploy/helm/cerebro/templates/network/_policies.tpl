@@ -22,7 +22,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* Names are looked up wherever the cluster's DNS is. */}}
+{{/* DNS, at any address. */}}
 {{- define "cerebro.policy.dns" -}}
 - ports:
     - port: 53
@@ -39,7 +39,7 @@ spec:
     - port: 7070
 {{- end -}}
 
-{{/* To the peers of a list; anywhere, if it is empty. */}}
+{{/* To the peers of a list; to any destination if the list is empty. */}}
 {{- define "cerebro.policy.peers" -}}
 {{- if . -}}
 - to:
@@ -49,8 +49,8 @@ spec:
 {{- end -}}
 {{- end -}}
 
-{{/* From the page to the object store and its port. Without an endpoint of the user's it is AWS', which is public: so
-     are then the addresses, as far as no peers are named. */}}
+{{/* From the page to the object store and its port. Without a user's endpoint the store is AWS, so without peers only
+     public addresses are allowed. */}}
 {{- define "cerebro.policy.objectStore" -}}
 {{- $place := .Values.networkPolicy.egress.objectStore -}}
 {{- $peers := $place.peers | default .Values.networkPolicy.egress.peers -}}
@@ -82,7 +82,8 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* From Prometheus to a component's metrics ports, if it is to read them. Of: (dict "root" $ "component" "worker"). */}}
+{{/* From Prometheus to a component's metrics ports, if the ServiceMonitor is enabled. Of: (dict "root" $ "component"
+     "worker"). */}}
 {{- define "cerebro.policy.metrics" -}}
 {{- if .root.Values.monitoring.serviceMonitor.enabled }}
 - ports:
@@ -96,7 +97,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* From anybody of a list; from anywhere, if it is empty. Of: (dict "peers" PEERS "port" 7080). */}}
+{{/* From the peers of a list; from any source if the list is empty. Of: (dict "peers" PEERS "port" 7080). */}}
 {{- define "cerebro.policy.outside" -}}
 - ports:
     - port: {{ .port }}
@@ -106,7 +107,7 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* Public addresses of both families; private ones, and those of metadata services, are in neither. */}}
+{{/* Public IPv4 and IPv6 addresses, without private addresses and metadata services. */}}
 {{- define "cerebro.policy.public" -}}
 - ipBlock:
     cidr: 0.0.0.0/0

@@ -1,4 +1,4 @@
-{{/* Decision for the home's claim. */}}
+{{/* Decision for the claim of the notebook's home. */}}
 {{- define "cerebro.notebook.home" -}}
 {{- $name := printf "%s-notebook-home" (include "cerebro.fullname" .) -}}
 {{- include "cerebro.storage.own" (dict

@@ -1,9 +1,10 @@
 {{/* Parts of the worker's pod. */}}
 
-{{/* The number of workers in the manifest: empty, because the controller scales the set, and a revision that names a number
-     could not be rolled back to after anybody scaled. Sets of charts before 0.3 keep the number that Helm wrote, as long as
-     Helm owns it: a manifest without it would make the number 1. Helm 4 applies on the server and refuses fields that others
-     wrote; Helm 3 does neither. Of: (dict "set" SET), the StatefulSet in the cluster, or nothing. */}}
+{{/* Number of workers in the manifest. Usually empty, because the controller scales the StatefulSet, and a rollback to
+     a revision with a number would fail after a scale. StatefulSets of charts before 0.3 keep the number that
+     Helm wrote while Helm owns the field: without the field, Kubernetes would set 1. Helm 4 uses server-side
+     apply and cannot change fields of other managers; Helm 3 has neither restriction. Of: (dict "set" SET), the
+     existing StatefulSet, or nothing. */}}
 {{- define "cerebro.worker.replicas" -}}
 {{- $set := default dict .set -}}
 {{- if dig "metadata" "annotations" "cerebro/replicas" "" $set -}}
@@ -16,8 +17,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Threads that a container computes with: worker.cores; else what it may use or, without a limit, what it asks for, in
-     whole cores. What the node has only if told so ("node"): several workers on it would each take all of it, and train
+{{/* Threads of a container: worker.cores; otherwise its CPU limit or, without a limit, its CPU request, in full cores.
+     All cores of the node only with "node": several workers on a node would compete for the cores and train
      several times slower. Of: (dict "worker" .Values.worker "container" "etl"). */}}
 {{- define "cerebro.worker.cores" -}}
 {{- $resources := index .worker.resources .container | default dict -}}
@@ -26,8 +27,8 @@
 {{- .worker.cores | default (ceil $asked | int | max 1) -}}
 {{- end -}}
 
-{{/* Environment of one container. Of: (dict "root" $ "container" "etl" "port" 7073). The other container of the pod is a
-     worker of its own; both hold what lies on the pod's volume. */}}
+{{/* Environment of one container. Of: (dict "root" $ "container" "etl" "port" 7073). The pod's other container is a
+     separate worker; both use the data on the pod's volume. */}}
 {{- define "cerebro.worker.env" -}}
 {{- $worker := .root.Values.worker -}}
 {{ include "cerebro.env.client" (dict "root" .root "role" "worker") }}
