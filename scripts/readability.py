@@ -1,7 +1,7 @@
-"""Check what linters do not: plain prose, plain names, small folders and classes, no import cycles.
+"""Check prose, names, sizes of folders and classes, and import cycles.
 
-``python scripts/readability.py [--root DIR]`` prints each finding and exits with 1 if there is one. The limits are the
-constants below; CONTRIBUTING.md explains them.
+``python scripts/readability.py [--root DIR]`` prints each finding and exits with 1 if any exist. The constants below
+are the limits; CONTRIBUTING.md explains them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROSE = (*PRODUCT, "research", "tests", "docs", "README.md", "CONTRIBUTING.md", 
 PHRASES_PER_1000_WORDS = 4.0
 """Maximum share of roundabout phrases in the prose of a top-level folder."""
 VAGUE_NAMES = 10
-"""Maximum number of assignments to names in `_VAGUE`, in all product code. It only shrinks; the aim is 20."""
+"""Maximum number of assignments to names in `_VAGUE`, in all product code. Only ever lower it."""
 MODULES_PER_FOLDER = 15
 ATTRIBUTES_PER_CLASS = 20
 
@@ -81,7 +81,7 @@ _VAGUE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place that breaks a limit."""
+    """A violation of a limit, with its location."""
 
     place: str
     text: str
@@ -96,7 +96,7 @@ def _python_files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number and text of each docstring and comment, or of each line of Markdown outside code blocks."""
+    """Yield line number and text of docstrings and comments, or of Markdown outside code blocks."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         in_code = False
@@ -120,7 +120,7 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def roundabout_prose(root: Path) -> Iterator[Finding]:
-    """Folders whose prose has too many roundabout phrases, each with its phrases."""
+    """Find folders with too many roundabout phrases, and list the phrases."""
     for name in PROSE:
         top = root / name
         paths = [top] if top.is_file() else sorted([*top.rglob("*.py"), *top.rglob("*.md")])
@@ -142,7 +142,7 @@ def roundabout_prose(root: Path) -> Iterator[Finding]:
 
 
 def vague_names(root: Path) -> Iterator[Finding]:
-    """Names that say nothing about their value, if there are too many."""
+    """List vague names if their number exceeds the limit."""
     found = []
     for path in _python_files(root, PRODUCT):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -161,7 +161,7 @@ def vague_names(root: Path) -> Iterator[Finding]:
 
 
 def large_folders(root: Path) -> Iterator[Finding]:
-    """Folders with too many modules."""
+    """Find folders with too many modules."""
     folders: dict[Path, int] = {}
     for path in _python_files(root, PRODUCT):
         if path.name != "__init__.py":
@@ -172,7 +172,7 @@ def large_folders(root: Path) -> Iterator[Finding]:
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:
-    """Names that the class declares or assigns to ``self``."""
+    """Return the names that the class declares or assigns to ``self``."""
     names = {
         item.target.id
         for item in node.body
@@ -197,7 +197,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
 
 
 def large_classes(root: Path) -> Iterator[Finding]:
-    """Classes with too many attributes."""
+    """Find classes with too many attributes."""
     for path in _python_files(root, PRODUCT):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
@@ -208,7 +208,7 @@ def large_classes(root: Path) -> Iterator[Finding]:
 
 
 def _imports(tree: ast.Module, module: str, modules: set[str]) -> set[str]:
-    """Modules that `module` imports when it is loaded: not inside functions, not for type checkers only."""
+    """Return the modules that `module` imports at load time, without imports in functions and for type checkers."""
     found = set()
     pending: list[ast.AST] = list(tree.body)
     while pending:
@@ -229,7 +229,7 @@ def _imports(tree: ast.Module, module: str, modules: set[str]) -> set[str]:
 
 
 def import_cycles(root: Path) -> Iterator[Finding]:
-    """Groups of modules that import each other (Tarjan's strongly connected components)."""
+    """Find groups of modules that import each other (Tarjan's strongly connected components)."""
     trees = {}
     for path in _python_files(root, PRODUCT):
         parts = path.relative_to(root).with_suffix("").parts
