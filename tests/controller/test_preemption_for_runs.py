@@ -177,16 +177,17 @@ def devices_of(simulation: Simulation, request: TaskAsked, experiment: str) -> t
     )
 
 
-@settings(deadline=None, max_examples=25)
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
 @given(
     shapes=st.lists(
-        st.tuples(st.integers(1, 5), st.integers(1, 2), st.floats(0, 2000), st.sampled_from([-1, 0, 1])),
+        st.tuples(st.integers(1, 3), st.just(1), st.floats(0, 2000), st.sampled_from([-1, 0, 1])),
         min_size=2,
         max_size=3,
     ),
-    devices=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    devices=st.lists(st.integers(1, 2), min_size=3, max_size=3),
     times=st.randoms(use_true_random=False),
-    saves_every_s=st.sampled_from((20.0, 60.0, 200.0)),
+    saves_every_s=st.sampled_from((60.0, 200.0)),
     is_replicated=st.booleans(),
     crash=st.sets(st.integers(0, 120), max_size=2),
     outage=st.none() | st.tuples(st.integers(0, 2), st.floats(1, 2000), st.floats(1, 300)),
