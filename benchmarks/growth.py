@@ -145,7 +145,7 @@ def measure(sub_epochs: int, *, has_before: bool = True) -> dict[str, dict[str, 
 
 
 def _move(plane: ControlPlane) -> float:
-    """Move the log as far as a controller would, and return the seconds."""
+    """Move the log like a controller, and return the seconds."""
     kvs, rule = KvsClient(plane.server, plane.token), Rule()
     (summary,) = kvs.experiments()
     while not (term := kvs.lead("keeper", 3600.0).term):
@@ -230,7 +230,7 @@ def _rss(pid: int) -> float:
 
 
 def story(sub_epochs: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[tuple[float, Event]]:
-    """Yield the events of a run at the end of an epoch, each with the seconds since the previous one."""
+    """Yield the events of a run up to the end of an epoch, each with the seconds since the previous one."""
     random = Random(1)
     grid: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(models)]
     epochs = sub_epochs // (models * workers)

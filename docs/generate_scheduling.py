@@ -1,7 +1,7 @@
 """Writes the tables and pictures of docs/scheduling.md: ``make scheduling``.
 
-What stands between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced; all else is prose. Takes
-some minutes. Only the seconds differ from run to run, and what solvers find that are stopped by a clock.
+It replaces the text between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->``, and takes some minutes. Only
+seconds, and results of solvers with a time limit, differ from run to run.
 `tests/research/test_docs_scheduling.py` checks that markers, names and pictures fit together.
 """
 
@@ -43,7 +43,7 @@ _PRINTED: dict[str, dict[str, float]] = {
     "thesis-4.2": {"Multi-GPU MOP": 7780, "Random scheduler": 5252, "cp-sat": 5255.36},
     "thesis-4.3": {"Multi-GPU MOP": 10172, "Random scheduler": 8956, "cp-sat": 8994.59},
 }
-"""Makespans in figures 4.1 to 4.3 of the thesis; what it calls Cerebro-MILP is an exact solver here as well."""
+"""Makespans in figures 4.1 to 4.3 of the thesis. `cp-sat` is its Cerebro-MILP, also an exact solver."""
 _PAPER = [
     f"paper-{kind}-{models}x{workers}"
     for kind in ("hom", "het")
@@ -54,7 +54,7 @@ _ONLINE = ("online-noise-32x16", "online-outage-32x16", "online-join-32x16", "on
 
 
 def render(text: str) -> str:
-    """The text with every generated part made anew; writes the pictures as well."""
+    """Generate all parts, write the pictures, and return the new text."""
     return SECTION.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
 
 

@@ -1,7 +1,7 @@
 """Writes docs/state.md from the tables in the code: ``python -m docs.generate_state``.
 
-The tables of `cerebro.state.tasks.task` and `cerebro.state.runs.run` are what the platform runs on; this only draws
-them. `tests/examples/test_docs.py` fails when the file and the tables differ.
+The platform runs on the tables of `cerebro.state.tasks.task` and `cerebro.state.runs.run`; this script only draws them.
+`tests/examples/test_docs.py` fails when the file and the tables differ.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _table(kind: type[StrEnum]) -> str:
 
 
 def _comments(kind: type[StrEnum]) -> Mapping[str, str]:
-    """Member -> the comment beside it in the source."""
+    """Return the source comment of each member."""
     return dict(re.findall(r"^    ([A-Z_]+) = .*?  # (.*)$", inspect.getsource(kind), flags=re.MULTILINE))
 
 

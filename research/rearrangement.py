@@ -6,8 +6,8 @@ With p workers, T_max the longest sub-epoch and L_max the largest load of a work
 - at most L_max + (p - 1) * T_max, hence at most C* + (p - 1) * T_max, always.
 
 The idea of the first is Bárány's and Fiala's (Fiala, Math. Oper. Res. 8, 1983; Sevastianov, 1995). Pad the loads to
-L_max by dummy models. By Steinitz's lemma the models have an order in which the loads of any two workers differ by at
-most (p - 1) * T_max, over all prefixes. Let every worker run that order, worker j from an offset a_j, with
+L_max by dummy models. Steinitz's lemma gives an order of the models: over each prefix, the loads of any two workers
+differ by at most (p - 1) * T_max. Let every worker run that order, worker j from an offset a_j, with
 a_{j+1} - a_j >= p * T_max: then a model has left a worker before the next one wants it. Stretch each offset by less
 than T_max, so that on every worker one sub-epoch ends exactly at L_max. Move later sub-epochs forward by L_max: all
 sub-epochs of a model lie within (p^2 + p - 1) * T_max, so a model does not meet itself.
@@ -75,7 +75,7 @@ def is_surely_optimal(times: Sequence[Vector]) -> bool:
 
 
 def balanced_order(times: Sequence[Vector], longest: float) -> list[int]:
-    """Return an order of the rows in which the column sums of any prefix differ by at most (p - 1) * `longest`.
+    """Order the rows so that the column sums of any prefix differ by at most (p - 1) * `longest`.
 
     Args:
         times: rows x p columns, all columns with the same sum, all entries between 0 and `longest`.
@@ -108,7 +108,7 @@ def _prefixes(times: Sequence[Vector], order: Sequence[int]) -> list[list[float]
 
 
 def _greedy(times: Sequence[Vector]) -> list[int]:
-    """Order the rows greedily: next comes the row after which the column sums differ least."""
+    """Order the rows greedily: take the row that makes the column sums differ least."""
     left, sums, order = set(range(len(times))), [0.0] * len(times[0]), []
     while left:
         best = min(left, key=lambda row: (_spread(sums, times[row]), row))

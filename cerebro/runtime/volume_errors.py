@@ -60,16 +60,19 @@ _LIMITS = {errno.EFBIG: resource.RLIMIT_FSIZE, errno.EMFILE: resource.RLIMIT_NOF
 
 
 @contextmanager
-def volume_errors_named(folder: Path, *, also: Collection[int] = ()) -> Iterator[None]:
+def volume_errors_named(folder: Path, *, also: Collection[int] = (), may_deny: bool = True) -> Iterator[None]:
     """Turn errors of the volume below `folder` into `StorageFullError` or `VolumeError`; other errors pass.
 
     Args:
+        folder: folder or file, named by the error if the operating system names none.
         also: further error numbers that count as errors of the volume.
+        may_deny: True if refused access is an error of the volume, too.
     """
     try:
         yield
     except OSError as error:
-        if (found := of_volume(error, folder, also=also)) is None:
+        found = of_volume(error, folder, also=also)
+        if found is None or (error.errno in DENIED and not may_deny):
             raise
         raise found from error
 

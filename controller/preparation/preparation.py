@@ -21,7 +21,7 @@ from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.data.files.durable import sync_folder
 from cerebro.data.misc import versions
 from cerebro.data.tables.table_files import TableFiles, table_files
-from cerebro.errors import ConflictError, LocatorError, MetadataError
+from cerebro.errors import ConflictError, LocatorError, MetadataError, VolumeError
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from controller.preparation.partition import rows_in_use, shares
@@ -126,7 +126,7 @@ def _exclusive_folder(scratch: Path, dataset: str, placed: Path) -> Iterator[Pat
         raise _superseded(dataset)
     try:
         yield folder
-    except FileNotFoundError as error:
+    except (FileNotFoundError, VolumeError) as error:
         if folder.exists():
             raise
         raise _superseded(dataset) from error

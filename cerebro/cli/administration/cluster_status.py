@@ -234,7 +234,17 @@ def worker_lines(
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
-    heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "DEVICES", "PARTITIONS", "DOES", "RUNS")
+    heads = (
+        "WORKER",
+        "LAST REPORT",
+        "WEIGHT",
+        "THREADS",
+        "GPUS",
+        "DEVICES",
+        "PARTITIONS",
+        "TASK KINDS",
+        "RUNS",
+    )
     crowds = [f"  {line}: they slow each other down, see `cerebro doctor`" for line in crowded(workers)]
     return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from cerebro.errors import ShardCorruptError
+from cerebro.errors import ShardCorruptError, VolumeError
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 
 _LEFTOVER = ".aside"
@@ -43,6 +43,9 @@ class DurableFile:
     Args:
         path: final path.
         makes_folder: create a missing folder. Pass False if the folder may be deleted concurrently.
+
+    Raises:
+        VolumeError: the volume cannot be written now, or the folder is missing.
     """
 
     def __init__(self, path: Path, *, makes_folder: bool = True) -> None:
@@ -55,7 +58,14 @@ class DurableFile:
         with volume_errors_named(path.parent):
             if makes_folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = self._aside.open("xb")
+            try:
+                self._file: BinaryIO = self._aside.open("xb")
+            except FileNotFoundError as error:
+                raise VolumeError.at(
+                    f"the folder {path.parent} is missing: its experiment was deleted, or the volume is not mounted. "
+                    "The work is tried again",
+                    path.parent,
+                ) from error
 
     @property
     def aside(self) -> Path:

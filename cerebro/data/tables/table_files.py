@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -18,7 +17,7 @@ from typing import Literal
 
 from cerebro.data.objects import ObjectStore, is_bucket, open_store, split_uri
 from cerebro.errors import LocatorError
-from cerebro.runtime.volume_errors import of_volume, volume_errors_named
+from cerebro.runtime.volume_errors import volume_errors_named
 
 Format = Literal["CSV", "TSV", "Parquet"]
 
@@ -200,27 +199,10 @@ def _is_hidden(name: str) -> bool:
     return Path(name).name.startswith((".", "_"))
 
 
-@contextmanager
-def volume_of_table_named(path: object) -> Iterator[None]:
-    """Turn errors of the volume that holds a table into `VolumeError`. Refused access is the user's error.
-
-    Args:
-        path: the table, because the error of a read does not name it.
-    """
-    try:
-        yield
-    except PermissionError:
-        raise
-    except OSError as error:
-        if (found := of_volume(error, Path(str(path)))) is None:
-            raise
-        raise found from error
-
-
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     try:
-        with volume_of_table_named(path), path.open("rb", buffering=0) as file:
+        with volume_errors_named(path, may_deny=False), path.open("rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
     except OSError as error:

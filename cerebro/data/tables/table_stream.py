@@ -22,8 +22,9 @@ from cerebro.contract.base import Split
 from cerebro.contract.records import ColumnType
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.tables.cell_types import joined
-from cerebro.data.tables.table_files import TableFile, TableFiles, volume_of_table_named
+from cerebro.data.tables.table_files import TableFile, TableFiles
 from cerebro.errors import MetadataError
+from cerebro.runtime.volume_errors import volume_errors_named
 
 BATCH_BYTES = 8 << 20
 """Approximate bytes of a record batch."""
@@ -265,7 +266,7 @@ class ParquetStream:
         for file in self._files:
             first = 1
             try:
-                with volume_of_table_named(file), self._opened(file) as opened:
+                with volume_errors_named(Path(str(file)), may_deny=False), self._opened(file) as opened:
                     for group in range(opened.num_row_groups):
                         for batch in _batches(opened, group):
                             yield Rows(file=file, first=first, batch=self._cast(file, batch))
@@ -287,7 +288,7 @@ class ParquetStream:
     @contextmanager
     def _opened(self, file: TableFile) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
-            with volume_of_table_named(file):
+            with volume_errors_named(Path(str(file)), may_deny=False):
                 source = local_or_open(file)
                 opened = pyarrow.parquet.ParquetFile(
                     source, buffer_size=_COLUMN_BUFFER_BYTES, pre_buffer=False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Generator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from cerebro.contract.records import ColumnType
 from cerebro.data.tables.cell_types import as_type, first_other, type_of, type_to_name
-from cerebro.data.tables.table_files import TableFile, TableFiles, volume_of_table_named
+from cerebro.data.tables.table_files import TableFile, TableFiles
 from cerebro.data.tables.table_stream import SAMPLE_BYTES, Rows, local_or_open, require_same_columns
 from cerebro.data.tables.text_check import TextCheck, require_text
 from cerebro.data.tables.whole_tables import (
@@ -31,6 +32,7 @@ from cerebro.data.tables.whole_tables import (
     text_options,
 )
 from cerebro.errors import MetadataError
+from cerebro.runtime.volume_errors import volume_errors_named
 
 _ALIASES: tuple[str, ...] = get_args(ColumnType)
 _BYTES_PER_BYTE = 1.5
@@ -122,7 +124,7 @@ class TextStream:
             yield from (Rows(file=self._files[0], first=1, batch=batch) for batch in self.sample.to_batches())
             return
         for file in self._files:
-            with volume_of_table_named(file):
+            with volume_errors_named(Path(str(file)), may_deny=False):
                 yield from self._file_rows(file)
 
     def first(self, most: int) -> pa.Table:
@@ -229,7 +231,7 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     room, header, alone, is_whole = SAMPLE_BYTES, b"", b"", True
     for file, size in files:
-        with volume_of_table_named(file):
+        with volume_errors_named(Path(str(file)), may_deny=False):
             text = file.store.head(file.name, room + 1) if room > 0 else b""
         is_cut = len(text) > room
         ends = _row_starts(file, text, is_cut=is_cut)

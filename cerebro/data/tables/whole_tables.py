@@ -20,7 +20,7 @@ import pyarrow.parquet
 from cerebro.data.files.durable import DurableFile
 from cerebro.data.tables.table_files import Format, format_of
 from cerebro.data.tables.text_check import TextCheck
-from cerebro.errors import DataError, MetadataError, VolumeError
+from cerebro.errors import DataError, MetadataError
 from cerebro.ragged_rows import Ragged
 
 TEXT_BLOCK_BYTES = 2 << 20
@@ -102,14 +102,7 @@ def write_table(path: Path, table: pa.Table) -> None:
     Raises:
         VolumeError: the volume is not mounted, or the folder was deleted.
     """
-    try:
-        file = DurableFile(path, makes_folder=False)
-    except FileNotFoundError as error:
-        raise VolumeError.at(
-            f"the folder {path.parent} is missing: its experiment was deleted, or the volume is not mounted. The work "
-            "is tried again",
-            path.parent,
-        ) from error
+    file = DurableFile(path, makes_folder=False)
     try:
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)

@@ -70,16 +70,8 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
 @contextmanager
 def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> Iterator[DurableFile]:
     """Open a file for a state, removed without `commit`. Raises as `save`."""
-    path = root / name
     with needs_named(state, in_base):
-        try:
-            file = DurableFile(path, makes_folder=False)
-        except FileNotFoundError as error:
-            raise VolumeError.at(
-                f"{path.parent}, the folder of the model's checkpoints, is missing: its experiment was deleted, or the "
-                "volume is not mounted. The work is tried again",
-                path.parent,
-            ) from error
+        file = DurableFile(root / name, makes_folder=False)
         try:
             yield file
         finally:
