@@ -219,9 +219,9 @@ class CommandsMixin(OpenExperiment):
     def prioritize(self, priority: str | int, *, model: str | None = None, run: str | None = None) -> None:
         """Change the priority of an open run, or of one model within its fit run.
 
-        A run whose priority is higher by 1 gets four times the share of the cluster; no run starves. Sub-epochs of a
-        model with higher priority start before those of other models of its run, whose share stays the same. Running
-        sub-epochs are not interrupted, and no worker idles.
+        A run whose priority is higher by 1 gets four times the share of the cluster; no run starves. If it has too few
+        devices then, a run above its share releases one at a savepoint. Sub-epochs of a model with higher priority
+        start before those of other models of its run, whose share stays the same; no sub-epoch is preempted for them.
 
         Args:
             priority: ``"low"``, ``"normal"`` or ``"high"`` (-1, 0, 1), or an integer from -9 to 9.
