@@ -14,6 +14,7 @@
   const ranges = new WeakMap(); // figure -> zoomed range of its horizontal axis
   const hooks = {}; // id -> function that changes a figure before it is drawn
   const PICTURE_MS = 1500; // maximum wait for the static images
+  const RETRY_MS = 3000; // a page that does not change asks for no figure, so a failed one asks by itself
 
   // At the first visit the browser compiles plotly's script for two seconds without painting, so show static images first.
   const after = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -23,7 +24,7 @@
     new Promise((done, failed) => {
       const script = document.createElement("script");
       script.onload = () => done(window.Plotly);
-      script.onerror = () => failed(new Error("the plot script could not be loaded; reload the page"));
+      script.onerror = () => failed(Object.assign(new Error("the plot script could not be loaded; reload the page"), { isFinal: true }));
       script.src = url;
       document.head.append(script);
     });
@@ -71,8 +72,10 @@
       const headers = { Accept: "application/json", ...(before?.source === source && before.etag ? { "If-None-Match": before.etag } : {}) };
       const answer = await fetch(source, { headers, cache: "no-store", redirect: "error" });
       if (answer.status === 304) say(figure, "");
-      else if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message || answer.statusText);
-      else {
+      else if (!answer.ok) {
+        const message = (await answer.json().catch(() => ({}))).message || answer.statusText;
+        throw Object.assign(new Error(message), { isFinal: answer.status < 500 && answer.status !== 429 });
+      } else {
         const spec = await answer.json();
         if (sourceOf(figure) !== source) return; // the user has changed the selection since this request
         Object.assign(mine, { source, spec });
@@ -82,6 +85,8 @@
       }
     } catch (error) {
       say(figure, `Outdated: ${error.message || "the server does not answer"}. The figure updates when the server answers.`);
+      clearTimeout(figure.retryTimer);
+      if (!error.isFinal) figure.retryTimer = setTimeout(() => figure.isConnected && load(figure), RETRY_MS);
     } finally {
       mine.loading = "";
       if (figure.isConnected && sourceOf(figure) !== source) load(figure);

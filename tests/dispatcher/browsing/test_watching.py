@@ -71,3 +71,20 @@ def test_refused_fragment_is_not_put_into_the_page(page: Page, address: str) -> 
     page.wait_for_selector("#freshness[data-kind=failed]")
     assert page.is_visible("h1 >> text=digits")
     assert "not understood" not in page.inner_text("#live")
+
+
+def test_a_figure_that_failed_is_loaded_again_although_the_page_does_not_change(
+    page: Page, address: str
+) -> None:
+    """For example when the server was busy while the color scheme changed."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    page.route("**/fragments/**", lambda route: route.fulfill(status=304))
+    page.route(
+        "**/figures/curves*", lambda route: route.fulfill(status=503, json={"message": "busy"}), times=1
+    )
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector("#curves .figure-said:has-text('Outdated: busy')")
+    drawn = page.evaluate_handle("document.querySelector('#curves .plot').data")
+    page.wait_for_function("(drawn) => document.querySelector('#curves .plot').data !== drawn", arg=drawn)
+    page.wait_for_selector("#curves .figure-said:empty", state="attached")
