@@ -154,7 +154,7 @@ def simulated(
         simulation.size_history = SizeHistory(changed_at=simulation.now)
         simulation.resize(count, join_s=JOIN_S)
 
-    simulation.asked_for = resize
+    simulation.requested_workers = resize
     state = simulation.run()
     run: Run = state.runs["fit-1"]
     outcome.ended_s, outcome.forecasts = run.clock.ended, run.scheduling.forecasts

@@ -313,7 +313,9 @@ def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, schedul
         is_first = isinstance(body, TrainTask) and body.parallel_plan is None
         is_large = parallel_plans and is_first and int(getattr(body, "model", "m0")[1:]) % 3 == 0
         return (
-            Failure(kind=FailureKind.OUT_OF_MEMORY, message="made up", place="device") if is_large else None
+            Failure(kind=FailureKind.OUT_OF_MEMORY, message="made up", memory_kind="device")
+            if is_large
+            else None
         )
 
     devices = max((parallel_plan.size for parallel_plan in parallel_plans), default=1)

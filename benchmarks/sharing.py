@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 
 from benchmarks.figure import Figure
-from cerebro.contract.events import RunStarted, TaskAsked, TaskStarted
+from cerebro.contract.events import PreemptionRequested, RunStarted, TaskStarted
 from cerebro.contract.priority import NORMAL, weight
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
@@ -86,7 +86,7 @@ def _long_sub_epochs() -> Figure:
             events = simulation.store.events(OTHER)
             waits[saves].append(next(e.time for e in events if isinstance(e, TaskStarted)) - 1200.0)
             ends[saves].append(simulation.now)
-            preemptions += sum(isinstance(event, TaskAsked) for event in (*events, *simulation.log))
+            preemptions += sum(isinstance(event, PreemptionRequested) for event in (*events, *simulation.log))
     now, was = statistics.fmean(waits[True]), statistics.fmean(waits[False])
     longer = statistics.fmean(ends[True]) / statistics.fmean(ends[False]) - 1
     return Figure(

@@ -19,8 +19,8 @@ from torch import nn
 from benchmarks.figure import Figure
 from cerebro.contract.parallel_plans import ParallelPlan, TechniqueChoice
 from cerebro.contract.trials import (
+    AvailableDevices,
     DeviceKind,
-    DevicePlace,
     Inspection,
     KnownParallelPlan,
     ModelGroup,
@@ -191,7 +191,7 @@ def _left_out(
     """
     hyperparams = {"batch_size": batch_size}
     facts = facts_of(create_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
-    place = DevicePlace(device=_DEVICE.model_copy(update={"memory_bytes": limit}), most=2)
+    place = AvailableDevices(device=_DEVICE.model_copy(update={"memory_bytes": limit}), max_devices=2)
     offers = [Offer(resolve(name), TechniqueChoice(name=name)) for name in outcomes]
     plain = [
         known for known in known_parallel_plans(facts, offers, [place]) if not known.parallel_plan.params
@@ -210,7 +210,7 @@ def _left_out(
         for known in plain
     }
     situation = Situation(
-        inspection=Inspection(groups=(group,), places=(place,)),
+        inspection=Inspection(groups=(group,), device_kinds=(place,)),
         remaining_batches={"m00": 1.0},
         outcomes={key: outcome for key, outcome in told.items() if random.random() < 0.5},
         devices={0: [2]},

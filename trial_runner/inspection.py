@@ -68,13 +68,13 @@ def inspect(
             _model_group(
                 f"g{number:02}",
                 each,
-                known_parallel_plans(each.facts, offers, body.places, gpus=body.gpus, keyed_by=keyed_by)
+                known_parallel_plans(each.facts, offers, body.device_kinds, gpus=body.gpus, keyed_by=keyed_by)
                 if each.facts
                 else (),
             )
             for number, each in enumerate(groups)
         ),
-        places=body.places,
+        device_kinds=body.device_kinds,
         torch=torch.__version__,
     )
 

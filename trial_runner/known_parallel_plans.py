@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
-from cerebro.contract.trials import DeviceKind, DevicePlace, KnownParallelPlan
-from cerebro.techniques import ModelFacts, Params, Place, Technique
+from cerebro.contract.trials import AvailableDevices, DeviceKind, KnownParallelPlan
+from cerebro.techniques import DeviceSet, ModelFacts, Params, Technique
 
 _MUCH = 1 << 30
 """Bytes for probing how memory grows."""
@@ -30,7 +30,7 @@ class Offer(NamedTuple):
 def known_parallel_plans(
     facts: ModelFacts,
     offers: Sequence[Offer],
-    places: Sequence[DevicePlace],
+    device_kinds: Sequence[AvailableDevices],
     *,
     gpus: Sequence[int] = (),
     keyed_by: Mapping[str, str] | None = None,
@@ -43,16 +43,16 @@ def known_parallel_plans(
     Args:
         facts: the model.
         offers: techniques to consider.
-        places: kinds of devices of the cluster.
+        device_kinds: kinds of devices of the cluster.
         gpus: numbers of devices to consider. Default: 1, 2, 4 and so on, and all devices of a worker.
         keyed_by: facts that decide a trial's outcome besides signature, plan and devices; `None` disables the cache.
     """
     plans: list[KnownParallelPlan] = []
-    for number, place in enumerate(places):
+    for number, available in enumerate(device_kinds):
         reported: set[tuple[str, str]] = set()
-        for size in sizes(place.most, gpus):
+        for size in sizes(available.max_devices, gpus):
             for offer in offers:
-                devices = _Devices(device=place.device, number=number, size=size)
+                devices = _Devices(device=available.device, number=number, size=size)
                 for known in _plans_of(facts, offer, devices, keyed_by):
                     if known.reason and (offer.technique.name, known.reason) in reported:
                         continue
@@ -76,10 +76,10 @@ class _Devices(NamedTuple):
     size: int
 
     @property
-    def place(self) -> Place:
+    def as_set(self) -> DeviceSet:
         """The devices as techniques receive them."""
         device = self.device
-        return Place(
+        return DeviceSet(
             size=self.size,
             kind=device.kind,
             memory_bytes=device.memory_bytes,
@@ -94,10 +94,10 @@ class _Devices(NamedTuple):
 def _plans_of(
     facts: ModelFacts, offer: Offer, devices: _Devices, keyed_by: Mapping[str, str] | None
 ) -> Iterator[KnownParallelPlan]:
-    technique, choice, place = offer.technique, offer.choice, devices.place
+    technique, choice, device_set = offer.technique, offer.choice, devices.as_set
     if not max(technique.least, choice.least) <= devices.size <= min(technique.most, choice.most):
         return
-    for variant, params in enumerate(technique.considered(facts, place)):
+    for variant, params in enumerate(technique.considered(facts, device_set)):
         parallel_plan = ParallelPlan(
             technique=technique.name,
             version=technique.version,
@@ -109,30 +109,34 @@ def _plans_of(
         if parallel_plan.label == SINGLE.label and parallel_plan.code is None:
             parallel_plan = SINGLE
         exclusion = "" if parallel_plan == SINGLE else facts.only_single
-        reason = exclusion or technique.is_applicable(facts, place, params)
-        memory = technique.memory(facts, place, params) if not reason else None
+        reason = exclusion or technique.is_applicable(facts, device_set, params)
+        memory = technique.memory(facts, device_set, params) if not reason else None
         yield KnownParallelPlan(
             id=f"{technique.name}{f'.{variant}' if variant else ''}{devices.suffix}",
             parallel_plan=parallel_plan,
-            place=devices.number,
+            device_kind=devices.number,
             reason=reason,
             device_bytes=memory.device if memory else None,
             host_bytes=memory.host if memory else None,
-            per_optimizer_byte=_growth(technique, facts, place, params, "optimizer_bytes") if memory else 0.0,
-            per_activation_byte=_growth(technique, facts, place, params, "activation_bytes")
+            per_optimizer_byte=_growth(technique, facts, device_set, params, "optimizer_bytes")
             if memory
             else 0.0,
-            is_automatic=technique.is_exact(params) and technique.helps(place),
+            per_activation_byte=_growth(technique, facts, device_set, params, "activation_bytes")
+            if memory
+            else 0.0,
+            is_automatic=technique.is_exact(params) and technique.helps(device_set),
             cache_key=cache_key(facts.signature, parallel_plan, devices.device, keyed_by)
             if keyed_by is not None
             else "",
         )
 
 
-def _growth(technique: Technique, facts: ModelFacts, place: Place, params: Params, field: str) -> float:
+def _growth(
+    technique: Technique, facts: ModelFacts, device_set: DeviceSet, params: Params, field: str
+) -> float:
     """Return the device bytes for each byte of an unknown quantity, by probing."""
-    none = technique.memory(_with(facts, field, 0), place, params)
-    much = technique.memory(_with(facts, field, _MUCH), place, params)
+    none = technique.memory(_with(facts, field, 0), device_set, params)
+    much = technique.memory(_with(facts, field, _MUCH), device_set, params)
     return max(0.0, (much.device - none.device) / _MUCH) if none and much else 0.0
 
 

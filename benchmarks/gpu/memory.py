@@ -162,7 +162,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         yield Row(
             what=f"too much memory at: {stage}",
             measured=f"{'trained by ' + ', '.join(used) if is_trained else 'failed'}; {len(lacks)} lacks of memory of "
-            f"{sorted({str(each.place) for each in lacks})}; {len(ruled_out)} plans ruled out",
+            f"{sorted({str(each.memory_kind) for each in lacks})}; {len(ruled_out)} plans ruled out",
             values={"peak_bytes": [each.peak_bytes for each in lacks]},
             holds=is_trained == (stage in _TRAINED or (stage == "state" and setting.is_gpu)),
             text="\n".join([text[:_TEXT], *(each[:_TEXT] for each in ruled_out)]),

@@ -60,12 +60,12 @@ def _figures() -> Iterator[Row]:
         holds=abs(totals["cerebro"] / totals["smi"] - 1) < 0.01,
     )
     yield Row(what="one reading of all figures", measured=f"{1e3 * read_s:.2f} ms", values={"read_s": read_s})
-    troubles = [each.text for each in gpus.troubles(1)]
+    problems = [each.text for each in gpus.problems(1)]
     yield Row(
         what="problems that the driver reports",
-        measured="; ".join(troubles) or "none",
-        values={"troubles": troubles},
-        holds=not any(each.is_broken for each in gpus.troubles(1)),
+        measured="; ".join(problems) or "none",
+        values={"problems": problems},
+        holds=not any(each.is_broken for each in gpus.problems(1)),
     )
 
 

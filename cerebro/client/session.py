@@ -164,7 +164,7 @@ class Session:
             share = f"{done}/{total}" if run.has_known_end else f"{done}"
             queue_position = self.queue_position(run)
             waits = reason_to_wait(waiting_for(state, run), queue_position, self._missing_worker_reason(run))
-            why = (run.failures.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
+            why = (run.failures.error or explained(waits, self._pod_problems(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {state_words.run(run)}, {share} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._queue_display(run, queue_position).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
@@ -178,14 +178,14 @@ class Session:
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
         """Yield a line per worker. The store knows of silent workers before the log does."""
         known = {status.record.worker: status for status in self._kvs.workers()}
-        troubles = self._kvs.troubles().pods
+        pod_problems = self._kvs.worker_set_status().pods
         for worker in (worker for worker in state.workers.values() if not worker.is_removed):
             status = known.get(worker.name)
             doing = ", ".join(key for key in worker.open_tasks if worker.is_next(key)) or "idle"
             if not worker.is_alive or (status is not None and status.is_lost):
-                doing = f"lost ({lost_because(status, worker.lost, troubles)})"
+                doing = f"lost ({lost_because(status, worker.lost, pod_problems)})"
             yield f"  {worker.name}: {doing}"
-        yield from (f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items()))
+        yield from (f"  {pod} does not start: {why}" for pod, why in sorted(pod_problems.items()))
 
     def chosen(self, run: str | None) -> Run:
         """Return the run with this id. Default: the open run, or the newest.
@@ -337,7 +337,7 @@ class Session:
                         waits = reason_to_wait(
                             waiting_for(self._state, run), queue_position, self._missing_worker_reason(run)
                         )
-                        reason = explained(waits, self._troubles(run))
+                        reason = explained(waits, self._pod_problems(run))
                         bars.show(self._state, reason, self._queue_display(run, queue_position))
                         if not run.is_open:
                             return run
@@ -358,9 +358,9 @@ class Session:
             f"Experiment.attach({self.name!r}).failed_rows() or `cerebro failed-rows {self.name}`"
         )
 
-    def _troubles(self, run: Run) -> Mapping[str, str]:
+    def _pod_problems(self, run: Run) -> Mapping[str, str]:
         """Return reasons why pods don't start, for a run without open tasks."""
-        return self._kvs.troubles().pods if run.is_open and not run.tasks.open else {}
+        return self._kvs.worker_set_status().pods if run.is_open and not run.tasks.open else {}
 
     def queue_position(self, run: Run) -> QueuePosition | None:
         """Return the queue position of an open run; `None` if it has ended.

@@ -293,11 +293,11 @@ class ForecastMade(_Event):
     """Number of workers that train."""
     ends: tuple[ForecastEnd, ...]
     """Forecasts by the number of workers, ascending; includes `workers`."""
-    advised: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    recommended_workers: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Number of workers that suits the run's goal better. Absent: the present number."""
-    allowed: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    allowed_workers: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Maximum number of workers of the run; set if its goal cannot be met with them."""
-    asked_for: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    requested_workers: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Workers that the controller requested from the cluster manager. Absent: it only advises."""
 
     @model_validator(mode="after")
@@ -461,7 +461,7 @@ class TaskAssigned(_Event):
     """Parallel plan of the attempt. Absent: one device, as user code is written."""
     other_members: tuple[Member, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of the gang, by ascending partition; `worker` leads and reads the first partition."""
-    terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
+    config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """Number of the model's training config at assignment, from 0. The order of the log does not determine
     it, because a user may change the config during assignment."""
 
@@ -523,13 +523,13 @@ class TaskGivenUp(_Event):
     """Message for people: the memory needed, the largest memory available, and the setting to raise."""
 
 
-class TaskAsked(_Event):
+class PreemptionRequested(_Event):
     """The controller preempts a running attempt at its next batch.
 
     The worker may still commit it. The controller revokes it if the worker does not release it in time.
     """
 
-    type: Literal["TaskAsked"] = "TaskAsked"
+    type: Literal["PreemptionRequested"] = "PreemptionRequested"
     task: str
     attempt: int
     worker: Name
@@ -584,7 +584,7 @@ Event = Annotated[
     | TaskFailed
     | TaskRevoked
     | TaskGivenUp
-    | TaskAsked
+    | PreemptionRequested
     | SubEpochSaved,
     Field(discriminator="type"),
 ]

@@ -99,5 +99,5 @@ class ParallelPlan(Contract):
 SINGLE = ParallelPlan(technique="single", processes="one")
 """One process on one device, as user code is written. The default."""
 
-MemoryPlace = Literal["device", "host"]
+MemoryKind = Literal["device", "host"]
 """Memory that ran out."""

@@ -1,7 +1,7 @@
 """Records in the store that are not events: experiments, workers, code, sizes and their reports. Types only.
 
-Each has one writer: the client creates experiments and code, a worker registers itself, the controller writes troubles.
-The keys in Redis are in `kvs_api.store.keys`; more stored records are in `cerebro.contract.stored`.
+Each has one writer: the client creates experiments and code, a worker registers itself, the controller writes
+`WorkerSetStatus`. The keys in Redis are in `kvs_api.store.keys`; more stored records are in `cerebro.contract.stored`.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def no_workers_for(runs: Sequence[str]) -> str:
     )
 
 
-class Troubles(Contract):
+class WorkerSetStatus(Contract):
     """Why requested workers do not start, as reported by the cluster manager; for people.
 
     Not part of a worker's record, because a worker that never started never registered.
@@ -320,7 +320,7 @@ class Troubles(Contract):
     """Message about the number of workers: missing workers, or that the cluster is scaled to zero."""
     size_before_zero: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Workers before scale to zero, for a controller that takes over. Absent otherwise."""
-    emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
+    scaled_to_zero_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """When a person scaled the cluster to zero, in seconds since the epoch. Absent otherwise."""
     size: int | None = Field(None, ge=0, exclude_if=lambda number: number is None)
     """The cluster manager's requested number of workers when a controller last read it. After a change of leader, the

@@ -47,7 +47,7 @@ class Assign(LateContract):
     """The worker's devices for the attempt. Without devices it waits in the queue for such tasks."""
     other_members: tuple[AssignedMember, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
-    terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
+    config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
     body: TaskBody
 

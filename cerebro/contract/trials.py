@@ -62,11 +62,11 @@ class DeviceKind(Contract):
         )
 
 
-class DevicePlace(Contract):
+class AvailableDevices(Contract):
     """Devices of one kind, and the maximum per worker."""
 
     device: DeviceKind
-    most: int = Field(ge=1, le=MAX_DEVICES)
+    max_devices: int = Field(ge=1, le=MAX_DEVICES)
 
 
 class KnownParallelPlan(Contract):
@@ -74,7 +74,7 @@ class KnownParallelPlan(Contract):
 
     Attributes:
         id: id within the group.
-        place: index of the kind of devices in `Inspection.places`.
+        device_kind: index of the kind of devices in `Inspection.device_kinds`.
         reason: why the plan is not applicable; an applicable plan has no reason.
         device_bytes, host_bytes: minimum memory for the model's state: on each device, and on the host for
             all ranks; `None` if unknown.
@@ -87,7 +87,7 @@ class KnownParallelPlan(Contract):
 
     id: ParallelPlanId
     parallel_plan: ParallelPlan
-    place: int = Field(default=0, ge=0)
+    device_kind: int = Field(default=0, ge=0)
     reason: Reason = ""
     device_bytes: int | None = Field(default=None, ge=0)
     host_bytes: int | None = Field(default=None, ge=0)
@@ -136,7 +136,7 @@ class Inspection(Contract):
     """
 
     groups: tuple[ModelGroup, ...] = ()
-    places: tuple[DevicePlace, ...] = ()
+    device_kinds: tuple[AvailableDevices, ...] = ()
     torch: str = ""
     problem: Reason = ""
 

@@ -33,6 +33,7 @@ from cerebro.contract.events import (
     ModelsAdded,
     ModelStopRequested,
     ParallelPlansRuledOut,
+    PreemptionRequested,
     PriorityChanged,
     ReplicasChanged,
     RunCommand,
@@ -47,7 +48,6 @@ from cerebro.contract.events import (
     SearchDecided,
     SearchStopRequested,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -173,7 +173,7 @@ class ExperimentState:
                 | TaskFailed()
                 | TaskRevoked()
                 | SubEpochSaved()
-                | TaskAsked()
+                | PreemptionRequested()
             ):
                 run = self._run(event.task.partition("/")[0])
                 attempt_events.apply(event, run, self.workers, self.datasets)
@@ -374,7 +374,9 @@ class ExperimentState:
             run.search.observe_suggestions(event, since_s=event.time - run.clock.begun)
 
     def _notify_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
-        if run.search is None or isinstance(event, TaskAssigned | TaskStarted | SubEpochSaved | TaskAsked):
+        if run.search is None or isinstance(
+            event, TaskAssigned | TaskStarted | SubEpochSaved | PreemptionRequested
+        ):
             return
         model = TaskKey.parse(event.task).model
         if model is not None:

@@ -9,11 +9,11 @@ decided in `controller`, from trials. Importing the package does not import torc
 
 from cerebro.spec import Hints
 from cerebro.techniques.base import (
+    DeviceSet,
     Group,
     Memory,
     ModelFacts,
     Params,
-    Place,
     Share,
     Technique,
 )
@@ -28,6 +28,7 @@ from cerebro.techniques.tensor import Tensor
 __all__ = [
     "Checkpointing",
     "Ddp",
+    "DeviceSet",
     "Fsdp",
     "Group",
     "Hints",
@@ -36,7 +37,6 @@ __all__ = [
     "Offload",
     "Params",
     "Pipeline",
-    "Place",
     "Share",
     "Single",
     "Technique",

@@ -26,7 +26,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class DeviceSet:
     """Devices of one worker that a sub-epoch would use.
 
     Attributes:
@@ -185,16 +185,16 @@ class Technique(ABC):
                 raise SpecError(f"technique {cls.name!r} got {name}={value!r}, expected one of {choices}")
         return dict(params)
 
-    # --- pure: from facts about the model and its place --------------------------------------------
+    # --- pure: from facts about the model and its devices --------------------------------------------
 
-    def variants(self, facts: ModelFacts, place: Place) -> Sequence[Params]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> Sequence[Params]:
         """Return the parameters to consider, fastest first. All of them keep the numerics."""
         return ({},)
 
-    def considered(self, facts: ModelFacts, place: Place) -> list[Params]:
+    def considered(self, facts: ModelFacts, devices: DeviceSet) -> list[Params]:
         """Return the distinct `variants` with the user's fixed parameters."""
         unique: list[Params] = []
-        for variant in self.variants(facts, place):
+        for variant in self.variants(facts, devices):
             params = {**variant, **self.fixed}
             if params not in unique:
                 unique.append(params)
@@ -205,14 +205,14 @@ class Technique(ABC):
         return self.keeps_numerics
 
     @abstractmethod
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Return "" if the technique can be used, else the reason in words for the user."""
 
-    def helps(self, place: Place) -> bool:
+    def helps(self, devices: DeviceSet) -> bool:
         """Return True if the technique can have an advantage there; otherwise only users choose it."""
         return True
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory | None:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory | None:
         """Return the minimum memory of the model's state; `None` if unknown."""
         return None
 

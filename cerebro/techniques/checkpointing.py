@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cerebro.errors import NotApplicableError
 from cerebro.spec import Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Technique
 from cerebro.techniques.single import not_one, state_bytes, too_large
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class Checkpointing(Technique):
     parameters: ClassVar = MappingProxyType({})
     processes = "one"
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require repeated blocks and a device that fits the model's state."""
         return (
-            not_one(place)
+            not_one(devices)
             or ("" if facts.layers else _NO_BLOCKS)
-            or too_large(self.memory(facts, place, params), place)
+            or too_large(self.memory(facts, devices, params), devices)
         )
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return the same state as on one device; only activations take less."""
         return Memory(device=state_bytes(facts))
 

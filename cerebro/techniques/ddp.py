@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Share, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.single import state_bytes, too_large
 
@@ -33,19 +33,19 @@ class Ddp(Technique):
     least = 2
     parameters: ClassVar = MappingProxyType({_UNUSED: (False, True), CHECKPOINTING: (False, True)})
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         """Add the search for unused parameters (slower), then recomputed activations (slower still, less memory)."""
         return ({}, {_UNUSED: True}, *([{CHECKPOINTING: True}] if facts.layers else []))
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require several devices, a row for each and room for the state on each."""
         return (
-            not_shared(facts, place)
+            not_shared(facts, devices)
             or not_repeated(facts, params)
-            or too_large(self.memory(facts, place, params), place)
+            or too_large(self.memory(facts, devices, params), devices)
         )
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return a replica per device, with a copy of the gradients for the reduction."""
         return Memory(device=state_bytes(facts) + facts.trainable_bytes)
 
@@ -76,13 +76,13 @@ class Ddp(Technique):
             raise NotApplicableError(reason) from error
 
 
-def not_shared(facts: ModelFacts, place: Place) -> str:
+def not_shared(facts: ModelFacts, devices: DeviceSet) -> str:
     """Return why devices cannot share the rows of a batch, or ""."""
-    if place.size < 2:
+    if devices.size < 2:
         return "it shares the rows of a batch between devices, and there is one device"
-    if facts.batch_size < place.size:
-        return f"batch_size is {facts.batch_size}, less than the {place.size} devices: each must have a row"
-    if facts.coupled and place.kind == "cpu":
+    if facts.batch_size < devices.size:
+        return f"batch_size is {facts.batch_size}, less than the {devices.size} devices: each must have a row"
+    if facts.coupled and devices.kind == "cpu":
         return (
             f"{facts.coupled} computes over all rows of a batch, and torch cannot do that over several processes "
             "on a CPU"

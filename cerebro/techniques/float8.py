@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cerebro.errors import NotApplicableError
-from cerebro.techniques.base import Group, Place
+from cerebro.techniques.base import DeviceSet, Group
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,9 +24,9 @@ _DIVISOR = 16
 """Divisor of the rows and columns that the kernels accept."""
 
 
-def not_computed(precision: object, place: Place) -> str:
+def not_computed(precision: object, devices: DeviceSet) -> str:
     """Return why the devices cannot compute in a precision, as known in advance, or ""."""
-    if precision == FLOAT8 and place.kind == "cpu":
+    if precision == FLOAT8 and devices.kind == "cpu":
         return f"float8 takes a GPU of compute capability {_version_text(_MIN_CAPABILITY)} or later"
     return ""
 

@@ -1,7 +1,7 @@
 """Sharded data parallelism (`fsdp`) and offloading to the host (`offload`), both by torch's FSDP2.
 
 Parameters, gradients and optimizer state are sharded over the ranks, or kept on the host. Parameters become DTensors in
-place, under the same names. Each block's parameters are gathered while it computes. `cerebro.worker.training.ranks`
+devices, under the same names. Each block's parameters are gathered while it computes. `cerebro.worker.training.ranks`
 converts between shards and the full tensors of a checkpoint.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Share, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Share, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.ddp import not_shared, require_apart, synchronize_norms
 from cerebro.techniques.float8 import EMULATED, FLOAT8, not_computed, to_float8
@@ -107,27 +107,29 @@ class Fsdp(_Sharding):
         {_RESHARD: (True, False), CHECKPOINTING: (False, True), _PRECISION: _PRECISIONS}
     )
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         """Add recomputed activations (slower, less memory)."""
         return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require several devices, a row for each and room for a shard of the state on each."""
         return (
-            not_shared(facts, place)
-            or not_computed(params.get(_PRECISION), place)
+            not_shared(facts, devices)
+            or not_computed(params.get(_PRECISION), devices)
             or not_repeated(facts, params)
-            or too_large(self.memory(facts, place, params), place)
+            or too_large(self.memory(facts, devices, params), devices)
         )
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return a shard of the state, and the parameters and gradients of one gathered block.
 
         Without blocks, all parameters are gathered at once.
         """
         state = facts.param_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
         gathered = 2 * (facts.block_bytes or facts.param_bytes)
-        return Memory(device=-(-state // place.size) + gathered + facts.buffer_bytes, host=facts.param_bytes)
+        return Memory(
+            device=-(-state // devices.size) + gathered + facts.buffer_bytes, host=facts.param_bytes
+        )
 
     def share(self, group: Group) -> Share:
         """Return an equal part of the rows for each rank."""
@@ -150,25 +152,25 @@ class Offload(_Sharding):
     )
     processes = "one"
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         """Return variants with decreasing device memory and increasing time."""
         more = ({CHECKPOINTING: True}, {CHECKPOINTING: True, _ACTIVATIONS: True})
         return ({}, *more) if facts.layers else ({}, {_ACTIVATIONS: True})
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require room for the model's state on the host."""
         return (
-            not_one(place)
-            or not_computed(params.get(_PRECISION), place)
+            not_one(devices)
+            or not_computed(params.get(_PRECISION), devices)
             or not_repeated(facts, params)
-            or too_large(self.memory(facts, place, params), place)
+            or too_large(self.memory(facts, devices, params), devices)
         )
 
-    def helps(self, place: Place) -> bool:
+    def helps(self, devices: DeviceSet) -> bool:
         """Return True for GPUs only, because a CPU's memory is the host's."""
-        return place.kind == "gpu"
+        return devices.kind == "gpu"
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return the state on the host and two blocks on the device.
 
         An unknown optimizer counts like Adam.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cerebro.errors import NotApplicableError
 from cerebro.ragged_rows import Ragged
 from cerebro.spec import Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.single import not_one_module, state_bytes, too_large
 
@@ -38,29 +38,29 @@ class Pipeline(Technique):
     parameters: ClassVar = MappingProxyType({_PARTS: (2, 4, 8, 16, 32, 64), CHECKPOINTING: (False, True)})
     processes = "one"
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         """Return a number of parts, with and without recomputed activations.
 
         More parts reduce the idle time of devices but make each computation smaller.
         """
-        least = next(parts for parts in self.parameters[_PARTS] if parts >= min(2 * place.size, 64))
+        least = next(parts for parts in self.parameters[_PARTS] if parts >= min(2 * devices.size, 64))
         return ({_PARTS: least}, *([{_PARTS: least, CHECKPOINTING: True}] if facts.layers else []))
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require one module with enough stages, and rows that are computed independently."""
-        if place.size < 2:
+        if devices.size < 2:
             return "it puts stages on several devices, and there is one device"
         if reason := not_one_module(facts.num_modules):
             return reason
-        if facts.stages < place.size:
-            return f"{facts.stages} stages for {place.size} devices" if facts.stages else _NO_STAGES
+        if facts.stages < devices.size:
+            return f"{facts.stages} stages for {devices.size} devices" if facts.stages else _NO_STAGES
         if facts.coupled:
             return _coupled(facts.coupled)
-        return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
+        return not_repeated(facts, params) or too_large(self.memory(facts, devices, params), devices)
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return an equal part of the state for each device."""
-        return Memory(device=-(-state_bytes(facts) // place.size))
+        return Memory(device=-(-state_bytes(facts) // devices.size))
 
     def made_on(self, group: Group, params: Params) -> str:
         """Return the host, because the full model may not fit a device."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from cerebro.spec import Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Technique
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,11 +24,11 @@ class Single(Technique):
     parameters: ClassVar = MappingProxyType({})
     processes = "one"
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require room for the model's state on the device."""
-        return not_one(place) or too_large(self.memory(facts, place, params), place)
+        return not_one(devices) or too_large(self.memory(facts, devices, params), devices)
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return parameters, buffers, gradients and the optimizer's state."""
         return Memory(device=state_bytes(facts))
 
@@ -41,9 +41,9 @@ def state_bytes(facts: ModelFacts) -> int:
     return facts.param_bytes + facts.buffer_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
 
 
-def not_one(place: Place) -> str:
+def not_one(devices: DeviceSet) -> str:
     """Return why a technique for one device cannot be used, or ""."""
-    return "" if place.size == 1 else f"it uses one device, not {place.size}"
+    return "" if devices.size == 1 else f"it uses one device, not {devices.size}"
 
 
 def not_one_module(number: int) -> str:
@@ -51,15 +51,16 @@ def not_one_module(number: int) -> str:
     return "" if number == 1 else f"create_models() returned {number} modules with parameters: it takes one"
 
 
-def too_large(memory: Memory, place: Place) -> str:
+def too_large(memory: Memory, devices: DeviceSet) -> str:
     """Return why a state does not fit the devices or the host, or "".
 
     Unknown sizes count as large enough.
     """
-    if place.memory_bytes is not None and memory.device > place.memory_bytes:
-        return f"the model's state alone takes {_gib(memory.device)} of a device, which has {_gib(place.memory_bytes)}"
-    if place.host_bytes is not None and memory.host > place.host_bytes:
-        return f"it takes {_gib(memory.host)} of the host's memory, which has {_gib(place.host_bytes)}"
+    if devices.memory_bytes is not None and memory.device > devices.memory_bytes:
+        has = _gib(devices.memory_bytes)
+        return f"the model's state alone takes {_gib(memory.device)} of a device, which has {has}"
+    if devices.host_bytes is not None and memory.host > devices.host_bytes:
+        return f"it takes {_gib(memory.host)} of the host's memory, which has {_gib(devices.host_bytes)}"
     return ""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cerebro.errors import NotApplicableError
 from cerebro.spec import DataLoader, Hints
-from cerebro.techniques.base import Group, Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques.base import DeviceSet, Group, Memory, ModelFacts, Params, Technique
 from cerebro.techniques.checkpointing import CHECKPOINTING, not_repeated, recompute_if_asked
 from cerebro.techniques.single import not_one_module, too_large
 
@@ -30,27 +30,27 @@ class Tensor(Technique):
     least = 2
     parameters: ClassVar = MappingProxyType({CHECKPOINTING: (False, True)})
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         """Add recomputed activations (slower, less memory)."""
         return ({}, {CHECKPOINTING: True}) if facts.layers else ({},)
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         """Require a plan for one module, with sizes that the number of devices divides."""
-        if place.size < 2:
+        if devices.size < 2:
             return "it splits matrices between devices, and there is one device"
         if reason := not_one_module(facts.num_modules):
             return reason
         if not facts.splits:
             return _NO_PLAN
         for size in facts.splits:
-            if size % place.size:
-                return f"{size} columns or rows of a matrix cannot be divided between {place.size} devices"
-        return not_repeated(facts, params) or too_large(self.memory(facts, place, params), place)
+            if size % devices.size:
+                return f"{size} columns or rows of a matrix cannot be divided between {devices.size} devices"
+        return not_repeated(facts, params) or too_large(self.memory(facts, devices, params), devices)
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         """Return an equal part of the state, which is a lower bound."""
         state = facts.param_bytes + facts.trainable_bytes + (facts.optimizer_bytes or 0)
-        return Memory(device=-(-state // place.size) + facts.buffer_bytes)
+        return Memory(device=-(-state // devices.size) + facts.buffer_bytes)
 
     def made_on(self, group: Group, params: Params) -> str:
         """Return the host, because the full model may not fit a device."""

@@ -102,7 +102,7 @@ class AssignmentDraft:
                 worker=worker,
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
-                terms=self._terms(key),
+                config_version=self._config_version(key),
                 body=body or self._body(worker, key, parallel_plan),
             )
         )
@@ -126,7 +126,7 @@ class AssignmentDraft:
                 worker=first.worker,
                 incarnation=self._state.workers[first.worker].incarnation,
                 devices=first.devices,
-                terms=self._terms(key),
+                config_version=self._config_version(key),
                 other_members=tuple(
                     AssignedMember(
                         worker=member.worker,
@@ -140,7 +140,7 @@ class AssignmentDraft:
             )
         )
 
-    def _terms(self, key: TaskKey) -> int:
+    def _config_version(self, key: TaskKey) -> int:
         """Return the version of the training config for a sub-epoch; `tasks.body` uses the same one."""
         return self.run.models[key.model or ""].version_for(str(key)) if key.kind == "train" else 0
 

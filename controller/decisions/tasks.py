@@ -111,13 +111,13 @@ def _train(
         raise IllegalEventError(f"{key} names no sub-epoch")
     model = run.models[key.model or ""]
     newest = model.sub_epochs[-1].checkpoint.ref() if model.sub_epochs else None
-    terms = model.configs.versions[model.version_for(str(key))]
+    config = model.configs.versions[model.version_for(str(key))]
     return TrainTask(
-        **_model_fields(record, state, run, key, terms.hyperparams),
+        **_model_fields(record, state, run, key, config.hyperparams),
         epoch=key.epoch,
         partition=key.partition,
         sub_epoch=len(model.sub_epochs),
-        position=position_of(model, run.plan.partitions, len(model.sub_epochs), terms),
+        position=position_of(model, run.plan.partitions, len(model.sub_epochs), config),
         checkpoint=newest,
         savepoint=_savepoint(run, model, key, parallel_plan),
         parallel_plan=parallel_plan,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from cerebro.contract.events import TaskGivenUp
-from cerebro.contract.parallel_plans import SINGLE, MemoryPlace
+from cerebro.contract.parallel_plans import SINGLE, MemoryKind
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.exclusions import Exclusion, Scope
@@ -108,7 +108,7 @@ def _growable_workers(run: Run, task: Task, able: Iterable[str], growth: Growth)
 
 def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
     """True if the maximum limit of a worker is enough."""
-    needs = {lack.place: _need(run, task, lack) for lack in task.lacks}
+    needs = {lack.memory_kind: _need(run, task, lack) for lack in task.lacks}
     return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
 
 
@@ -123,18 +123,18 @@ def _exhausted_tasks(run: Run) -> Iterator[Task]:
 
 
 def _too_small(run: Run, task: Task, views: Views) -> frozenset[str]:
-    needs = [(lack.place, _need(run, task, lack)) for lack in task.lacks]
+    needs = [(lack.memory_kind, _need(run, task, lack)) for lack in task.lacks]
     return frozenset(
         name
         for name, view in views.items()
-        for place, need in needs
-        if (limit := limit_of(view, place)) is not None and not has_room(limit, need)
+        for memory_kind, need in needs
+        if (limit := limit_of(view, memory_kind)) is not None and not has_room(limit, need)
     )
 
 
-def limit_of(view: WorkerView, place: MemoryPlace) -> int | None:
+def limit_of(view: WorkerView, memory_kind: MemoryKind) -> int | None:
     """Return a worker's memory, or one device's; `None` if unknown."""
-    if place == "host":
+    if memory_kind == "host":
         return view.memory_bytes
     return view.device.memory_bytes if view.device is not None else None
 
@@ -142,7 +142,7 @@ def limit_of(view: WorkerView, place: MemoryPlace) -> int | None:
 def _need(run: Run, task: Task, lack: Lack) -> int:
     model = run.models.get(task.key.model or "") if task.key.kind == "train" else None
     peak_bytes, peak_gpu_bytes = model.peaks if model is not None else (0, 0)
-    return lack.need_bytes(peak_bytes if lack.place == "host" else peak_gpu_bytes)
+    return lack.need_bytes(peak_bytes if lack.memory_kind == "host" else peak_gpu_bytes)
 
 
 def _could_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
@@ -184,18 +184,18 @@ def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot
     views, growth = snapshot.workers, snapshot.growth
     lack = max(task.lacks, key=lambda each: _need(run, task, each))
     need = _need(run, task, lack)
-    limits = {name: limit for name in able if (limit := limit_of(views[name], lack.place)) is not None}
+    limits = {name: limit for name in able if (limit := limit_of(views[name], lack.memory_kind)) is not None}
     most = max(limits.values())
     who = ", ".join(sorted(name for name, limit in limits.items() if limit == most)[:3])
     failure_line = task.failure.line if task.failure is not None else "it ran out of memory"
     enough = -(-need / USABLE // _STEP_BYTES) * _STEP_BYTES
-    of = "of memory" if lack.place == "host" else "of the memory of a device"
+    of = "of memory" if lack.memory_kind == "host" else "of the memory of a device"
     key = "worker.resources.worker.limits.memory"
     if growth.most_bytes and not has_room(growth.most_bytes, need):
         key = f"autoscaler.maxMemory ({_gib(growth.most_bytes)}) or {key}"
     cure = (
         f"Raise {key} in the chart's values to {_gib(enough)}, and retry it"
-        if lack.place == "host"
+        if lack.memory_kind == "host"
         else f"Give workers devices with {_gib(enough)} (shares of cores: CEREBRO_DEVICE_MEMORY), and retry it"
     )
     return (

@@ -35,7 +35,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         dead=dead,
         exits=exits,
         ended={name: exits[name] for name in _idle(status) if name in exits},
-        trouble="" if dead else _trouble(pod),
+        problem="" if dead else _pod_problem(pod),
         is_pending=not dead and _condition(status, "PodScheduled").get("status") == "False",
         gpus=_gpus(pod),
         memory=_memory(pod),
@@ -161,7 +161,7 @@ def _signal_name(code: int) -> str:
 # --- why it does not run -----------------------------------------------------------------------------
 
 
-def _trouble(pod: Mapping[str, Any]) -> str:
+def _pod_problem(pod: Mapping[str, Any]) -> str:
     """Return the first persistent reason why the pod does not run."""
     status = _part(pod, "status")
     scheduled = _condition(status, "PodScheduled")

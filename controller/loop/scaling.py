@@ -69,10 +69,10 @@ class Scaling:
         if self.autoscaler is None:
             return None
         forecast = self.autoscaler.update(core, self.reading.now(), self.size.history)
-        if forecast is not None and forecast.asked_for is not None:
+        if forecast is not None and forecast.requested_workers is not None:
             reason = f"by the forecast of {core.state.name}/{forecast.run}"
-            if not self.size.request(forecast.asked_for, reason):
-                return forecast.model_copy(update={"asked_for": None})
+            if not self.size.request(forecast.requested_workers, reason):
+                return forecast.model_copy(update={"requested_workers": None})
         return forecast
 
     def released(self, state: ExperimentState) -> tuple[Exclusion, ...]:

@@ -73,8 +73,8 @@ class Arrivals:
             self._filling = None
         elif self._filling is None or self._filling[0] != fleet.size:
             self._filling = (fleet.size, now)
-        troubles = fleet.troubles()
-        stuck = [name for name in troubles if fleet.is_wanted(name) and _has_no_node(name, fleet)]
+        pod_problems = fleet.pod_problems()
+        stuck = [name for name in pod_problems if fleet.is_wanted(name) and _has_no_node(name, fleet)]
         self._pending = {name: self._pending.get(name, now) for name in stuck}
 
     @property
@@ -111,7 +111,10 @@ class Arrivals:
         while size and (pod := _pod_name(self._fleet, size - 1)) in self._pending:
             if self._now - self._pending[pod] < STALLED_S:
                 break
-            size, why = size - 1, f"{pod} had not found a node after 15 min: {self._fleet.troubles()[pod]}"
+            size, why = (
+                size - 1,
+                f"{pod} had not found a node after 15 min: {self._fleet.pod_problems()[pod]}",
+            )
         return (size, why) if why else None
 
 

@@ -149,7 +149,7 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
     """True if a requested pod has no worker yet and no known problem."""
     registered = {status.record.pod.uid for status in statuses if status.record.pod}
     pods = (pod for name, pod in fleet.pods.items() if fleet.is_wanted(name))
-    accounted = sum(pod.uid in registered or bool(pod.trouble) for pod in pods)
+    accounted = sum(pod.uid in registered or bool(pod.problem) for pod in pods)
     return accounted + len(fleet.not_created) < fleet.size
 
 
@@ -250,7 +250,7 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
             reason += f". {why}"
         return Absence(how=Liveness.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.uid != ref.uid:
-        reason = _replaced(ref) + (f", which does not start: {pod.trouble}" if pod.trouble else "")
+        reason = _replaced(ref) + (f", which does not start: {pod.problem}" if pod.problem else "")
         return Absence(how=Liveness.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.dead:
         return Absence(how=Liveness.GONE, exit=pod.dead)

@@ -47,7 +47,7 @@ class Pod:
         dead: why its processes certainly do not run any more, so no lease is awaited.
         exits: container -> end of its previous process.
         ended: container -> end of its process, while the pod lives and the container waits for a restart.
-        trouble: why it does not run yet (image pull, no node), or "".
+        problem: why it does not run yet (image pull, no node), or "".
         is_pending: True if no node fits; one may be starting.
         gpus: number of GPUs granted to its containers.
         memory: container -> memory request and limit in bytes, for containers with a limit.
@@ -59,7 +59,7 @@ class Pod:
     dead: Exit | None = None
     exits: Mapping[str, Exit] = field(default_factory=dict)
     ended: Mapping[str, Exit] = field(default_factory=dict)
-    trouble: str = ""
+    problem: str = ""
     is_pending: bool = False
     gpus: int = 0
     memory: Mapping[str, Memory] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class Fleet:
         ordinal = pod.rpartition("-")[2]
         return not ordinal.isdigit() or int(ordinal) < self.size
 
-    def troubles(self) -> dict[str, str]:
+    def pod_problems(self) -> dict[str, str]:
         """Return pods that do not start -> reason."""
-        troubles = {name: pod.trouble for name, pod in self.pods.items() if pod.trouble}
+        pod_problems = {name: pod.problem for name, pod in self.pods.items() if pod.problem}
         coming = {
-            name: f"a node is being made for it; until then {troubles[name]}"
-            for name in self.expected & troubles.keys()
+            name: f"a node is being made for it; until then {pod_problems[name]}"
+            for name in self.expected & pod_problems.keys()
         }
-        return troubles | coming | dict(self.not_created)
+        return pod_problems | coming | dict(self.not_created)
 
 
 class Orchestrator(Protocol):

@@ -2,7 +2,7 @@
 
 A person's choice holds against the autoscaler for an hour, so `controller.scaling.worker_set_size`, its only user,
 must know the author of every change. Requests pass through the controller. Any other change of the cluster manager's
-number was made by a person, by `kubectl scale`. The store keeps the record for the next leader (`Troubles`).
+number was made by a person, by `kubectl scale`. The store keeps the record for the next leader (`WorkerSetStatus`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles
+from cerebro.contract.records import AUTOSCALER, SizeRequest, WorkerSetStatus
 
 
 class SizeRecord:
@@ -20,13 +20,13 @@ class SizeRecord:
         size: requested pods at the last check; `None` before.
         chosen_at: last choice by a person; minus infinity without one.
         changed_at: last change by the autoscaler; minus infinity without one.
-        emptied_at: last choice of zero by a person that still holds; minus infinity without one.
-        installed: worker set and number of the chart's values applied last, as in `Troubles.installed`.
+        scaled_to_zero_at: last choice of zero by a person that still holds; minus infinity without one.
+        installed: worker set and number of the chart's values applied last, as in `WorkerSetStatus.installed`.
     """
 
     def __init__(self) -> None:
         self.size: int | None = None
-        self.chosen_at, self.changed_at, self.emptied_at = -math.inf, -math.inf, -math.inf
+        self.chosen_at, self.changed_at, self.scaled_to_zero_at = -math.inf, -math.inf, -math.inf
         self.installed = ""
         self._autoscaler_size: int | None = None
         """The autoscaler's last request, until another author changes the number."""
@@ -39,22 +39,24 @@ class SizeRecord:
         """Forget the number: another controller may have changed it."""
         self.size, self._autoscaler_size = None, None
 
-    def recall(self, stored: Troubles) -> None:
+    def recall(self, stored: WorkerSetStatus) -> None:
         """Continue the record of the previous leader."""
         self.size, self.installed = stored.size, stored.installed
         self.chosen_at = -math.inf if stored.chosen_at is None else stored.chosen_at
-        self.emptied_at = -math.inf
-        if stored.emptied_at is not None and stored.size == 0:
-            self.emptied_at = stored.emptied_at
-        elif stored.emptied_at is not None:
-            self._emptying_since = stored.emptied_at
+        self.scaled_to_zero_at = -math.inf
+        if stored.scaled_to_zero_at is not None and stored.size == 0:
+            self.scaled_to_zero_at = stored.scaled_to_zero_at
+        elif stored.scaled_to_zero_at is not None:
+            self._emptying_since = stored.scaled_to_zero_at
 
     def to_store(self, size: int) -> dict[str, Any]:
-        """Return the fields of `Troubles` that say who chose the number of workers."""
+        """Return the fields of `WorkerSetStatus` that say who chose the number of workers."""
         return {
             "size": size,
             "chosen_at": None if self.chosen_at == -math.inf else self.chosen_at,
-            "emptied_at": self._emptying_since if self.emptied_at == -math.inf else self.emptied_at,
+            "scaled_to_zero_at": self._emptying_since
+            if self.scaled_to_zero_at == -math.inf
+            else self.scaled_to_zero_at,
             "installed": self.installed,
         }
 
@@ -66,13 +68,13 @@ class SizeRecord:
         """
         if size == self.size:
             return
-        self.emptied_at = -math.inf
+        self.scaled_to_zero_at = -math.inf
         if size != self._autoscaler_size:
             if self.size is not None:
                 self.chosen_at = now
             is_known = self.size is not None and self.size > 0
             if not size and (is_known or self._emptying_since is not None):
-                self.emptied_at = now if self._emptying_since is None else self._emptying_since
+                self.scaled_to_zero_at = now if self._emptying_since is None else self._emptying_since
             self._autoscaler_size = None
         self._emptying_since = None
         if self._capacity_limit is not None and self._capacity_limit[0] == self.size:

@@ -1,8 +1,9 @@
 """The number of workers: requests by people, the chart's values and the autoscaler, for the cluster manager.
 
 `controller.scaling.membership` passes requests on once per tick (`reconcile`); `controller.loop.scaling` adapts the
-number to the open runs (`adapt`, `request`). It reads and writes the store's size request and `Troubles`. It chooses no
-number itself: the pure rules are in `controller.scaling.autoscaler`, the authors in `controller.scaling.size_record`.
+number to the open runs (`adapt`, `request`). It reads and writes the store's size request and `WorkerSetStatus`. It
+chooses no number itself: the pure rules are in `controller.scaling.autoscaler`, the authors in
+`controller.scaling.size_record`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 
-from cerebro.contract.records import AUTOSCALER, SizeRequest, Troubles
+from cerebro.contract.records import AUTOSCALER, SizeRequest, WorkerSetStatus
 from cerebro.errors import ConflictError, PermanentError, RetryableError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.exclusions import excluded_workers
@@ -66,7 +67,7 @@ class WorkerSetSize:
         self.is_pausing = False
         self._is_recalled = False
         """True after the previous controller's record has been loaded."""
-        self._published: Troubles | None = None
+        self._published: WorkerSetStatus | None = None
         self._may_have_request = True
         self._newest: tuple[DesiredSize | None, float] = (None, -math.inf)
         """The newest request because of use or disuse, and its time."""
@@ -140,7 +141,7 @@ class WorkerSetSize:
             use=use,
             is_awaited=self.arrivals.is_awaited,
             chosen_at=self.record.chosen_at,
-            emptied_at=self.record.emptied_at,
+            scaled_to_zero_at=self.record.scaled_to_zero_at,
             bounds=bounds,
             stalled=stalled,
         )
@@ -186,22 +187,22 @@ class WorkerSetSize:
     def publish(self, fleet: Fleet) -> None:
         """Store problems of the pods, a message for people, and the record for the next leader."""
         note = self.arrivals.progress_text or self._scale_to_zero.status_text(fleet.size)
-        troubles = Troubles(
-            pods=fleet.troubles(),
+        status = WorkerSetStatus(
+            pods=fleet.pod_problems(),
             note=note or self.record.capacity_text(fleet.size),
             size_before_zero=self._scale_to_zero.previous_size,
             **self.record.to_store(fleet.size),
         )
-        self._publish(troubles)
+        self._publish(status)
 
-    def _publish(self, troubles: Troubles) -> None:
-        if troubles != self._published:
-            self._kvs.set_troubles(troubles)
-            self._published = troubles
+    def _publish(self, status: WorkerSetStatus) -> None:
+        if status != self._published:
+            self._kvs.set_worker_set_status(status)
+            self._published = status
 
     def _recall(self) -> None:
         if not self._is_recalled:
-            stored = self._kvs.troubles()
+            stored = self._kvs.worker_set_status()
             self._scale_to_zero = ScaleToZero(self._rules, previous_size=stored.size_before_zero)
             self.record.recall(stored)
             self._is_recalled = True
@@ -274,7 +275,7 @@ class WorkerSetSize:
                 self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
                 # Store the choice before the request is withdrawn: the next leader needs one of the two.
-                published = self._published or self._kvs.troubles()
+                published = self._published or self._kvs.worker_set_status()
                 self._publish(published.model_copy(update=self.record.to_store(request.workers)))
                 self._kvs.withdraw_size_request(request.workers)
         except ConflictError:

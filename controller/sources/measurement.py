@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.contract.tasks.bodies import MEASURING, InspectTask, TrialTask
-from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.state import Run, RunState, Task, TaskKey, Worker
 from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
@@ -133,7 +133,7 @@ class _Maker(NamedTuple):
             models={name: model.hyperparams for name, model in run.models.items()},
             techniques=request.techniques,
             gpus=request.gpus,
-            places=kinds,
+            device_kinds=kinds,
         )
         yield Proposal(key, worker.name, body=body)
 
@@ -146,7 +146,7 @@ class _Maker(NamedTuple):
         model = next((each for each in alike if not (each.configs.has_changed or each.is_trained)), None)
         if model is None:
             return
-        device = run.trials.inspection.places[wanted.known.place].device
+        device = run.trials.inspection.device_kinds[wanted.known.device_kind].device
         able = [
             (worker, devices) for worker in self.workers if (devices := self._devices(worker, device, size))
         ]
@@ -208,12 +208,12 @@ class _Maker(NamedTuple):
         }
 
 
-def _kinds(workers: list[Worker]) -> tuple[DevicePlace, ...]:
+def _kinds(workers: list[Worker]) -> tuple[AvailableDevices, ...]:
     most: dict[DeviceKind, int] = {}
     for worker in sorted(workers, key=lambda worker: worker.name):
         if worker.device is not None:
             most[worker.device] = max(most.get(worker.device, 1), worker.devices)
-    return tuple(DevicePlace(device=device, most=count) for device, count in most.items())
+    return tuple(AvailableDevices(device=device, max_devices=count) for device, count in most.items())
 
 
 def _held(run: Run, worker: Worker) -> list[int]:

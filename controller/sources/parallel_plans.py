@@ -241,12 +241,12 @@ def _wide(
     if inspection is None or not any(outcome.is_usable for outcome in run.trials.outcomes.values()):
         return {}
     alive = [worker for name in workers if (worker := state.workers[name]).is_alive]
-    places = {place.device: number for number, place in enumerate(inspection.places)}
+    device_kinds = {place.device: number for number, place in enumerate(inspection.device_kinds)}
     found: dict[str, tuple[ParallelPlan | None, ...]] = {}
     for model, by_place in measured_plans(situation(run, times, alive), totals(run)).items():
         devices = (state.workers[name].device for name in workers)
         found[model] = tuple(
-            None if device is None else by_place.get(places.get(device, -1)) for device in devices
+            None if device is None else by_place.get(device_kinds.get(device, -1)) for device in devices
         )
     return found
 

@@ -87,7 +87,7 @@ class TrialCache:
                 key=known.cache_key,
                 outcome=outcome,
                 label=known.parallel_plan.label,
-                device=run.trials.inspection.places[known.place].device.name,
+                device=run.trials.inspection.device_kinds[known.device_kind].device.name,
                 torch=run.trials.inspection.torch,
                 experiment=experiment,
                 run=run.id,

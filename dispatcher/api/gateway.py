@@ -64,7 +64,7 @@ FORWARDED = (
     "GET /v1/cluster/size",
     "PUT /v1/cluster/size",
     "DELETE /v1/cluster/size",
-    "GET /v1/cluster/troubles",
+    "GET /v1/cluster/worker-set",
     "POST /v1/trials/forget",
     "GET /v1/history",
     "DELETE /v1/history",

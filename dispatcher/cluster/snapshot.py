@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
+from cerebro.contract.records import AuditEntry, Reclaim, UsageSample, WorkerSetStatus
 from cerebro.contract.stored.health import HealthAnswer
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
@@ -87,7 +87,7 @@ class Cluster:
         now = reader.now()
         statuses = reader.workers()
         queue = reader.queue()
-        troubles = self._call(store.troubles, Troubles())
+        worker_set_status = self._call(store.worker_set_status, WorkerSetStatus())
         experiments = [entry.experiment for entry in queue.runs]
         experiments += [task.partition("/")[0] for status in statuses for task in status.tasks]
         begin = now - SPANS[span]
@@ -101,10 +101,10 @@ class Cluster:
         data = ClusterData(
             statuses=statuses,
             summaries=self._summaries(
-                list(dict.fromkeys(experiments))[:MAX_LOGS], at_work, troubles, begin, now
+                list(dict.fromkeys(experiments))[:MAX_LOGS], at_work, worker_set_status, begin, now
             ),
             queue=queue,
-            troubles=troubles,
+            worker_set_status=worker_set_status,
             size_request=self._call(store.size_request, None),
             health=self._call(store.workers_health, HealthAnswer()),
             audit=self._call(store.audit, tuple[AuditEntry, ...]()),
@@ -126,7 +126,12 @@ class Cluster:
         return known
 
     def _summaries(
-        self, experiments: list[str], at_work: set[str], troubles: Troubles, begin: float, now: float
+        self,
+        experiments: list[str],
+        at_work: set[str],
+        worker_set_status: WorkerSetStatus,
+        begin: float,
+        now: float,
     ) -> dict[str, Summary]:
         found: dict[str, Summary] = {}
         for name in experiments:
@@ -135,7 +140,7 @@ class Cluster:
                     name,
                     lambda read_model: summary(
                         read_model.state,
-                        troubles=troubles,
+                        worker_set_status=worker_set_status,
                         begin=begin,
                         now=now,
                         time_left=lambda run: read_model.throughput(now, run).time_left,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cerebro.contract.records import Troubles
+from cerebro.contract.records import WorkerSetStatus
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.state import (
     ExperimentState,
@@ -92,7 +92,7 @@ class Summary:
 def summary(
     state: ExperimentState,
     *,
-    troubles: Troubles,
+    worker_set_status: WorkerSetStatus,
     begin: float,
     now: float,
     time_left: Callable[[Run], TimeLeft | None] = lambda run: None,
@@ -104,7 +104,10 @@ def summary(
     """
     open_runs = state.open_runs()
     return Summary(
-        runs={run.id: replace(_run(state, run, troubles), time_left=time_left(run)) for run in open_runs},
+        runs={
+            run.id: replace(_run(state, run, worker_set_status), time_left=time_left(run))
+            for run in open_runs
+        },
         workers={
             name: WorkerSummary(
                 lost=worker.lost,
@@ -139,9 +142,9 @@ def _waiting_text(task: str, devices: tuple[int, ...], there: int) -> str:
     return f"{task_text(task)} ({where})" if where else task_text(task)
 
 
-def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
+def _run(state: ExperimentState, run: Run, worker_set_status: WorkerSetStatus) -> RunSummary:
     done, total = run.progress()
-    waits = explained(waiting_for(state, run), troubles.pods, troubles.note)
+    waits = explained(waiting_for(state, run), worker_set_status.pods, worker_set_status.note)
     return RunSummary(
         state=state_words.run(run),
         done=done,

@@ -13,9 +13,9 @@ from statistics import fmean
 from cerebro.contract.records import (
     AuditEntry,
     SizeRequest,
-    Troubles,
     UsageSample,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
     WorkerUsage,
 )
@@ -221,7 +221,7 @@ class ClusterView:
     total: int
     totals: Totals
     queue: tuple[QueueRow, ...]
-    troubles: tuple[tuple[str, str], ...]
+    pod_problems: tuple[tuple[str, str], ...]
     note: str
     size_request: SizeRequest | None
     audit: tuple[AuditEntry, ...]
@@ -242,7 +242,7 @@ class ClusterData:
     statuses: tuple[WorkerStatus, ...]
     summaries: Mapping[str, Summary]
     queue: QueueAnswer = field(default_factory=lambda: QueueAnswer(runs=()))
-    troubles: Troubles = field(default_factory=Troubles)
+    worker_set_status: WorkerSetStatus = field(default_factory=WorkerSetStatus)
     size_request: SizeRequest | None = None
     health: HealthAnswer = field(default_factory=HealthAnswer)
     audit: tuple[AuditEntry, ...] = ()
@@ -271,8 +271,8 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         total=len(cards),
         totals=_totals(cards, partitions=sum(len(each) for each in held.values())),
         queue=tuple(queue_rows(data.queue, data.summaries)),
-        troubles=tuple(sorted(data.troubles.pods.items())),
-        note=data.troubles.note,
+        pod_problems=tuple(sorted(data.worker_set_status.pods.items())),
+        note=data.worker_set_status.note,
         size_request=data.size_request,
         audit=data.audit[::-1],
         incidents=tuple(_incidents(data)),
@@ -338,14 +338,18 @@ def _card(
     data: ClusterData,
     machine: str,
 ) -> WorkerCard:
-    summaries, troubles, known = data.summaries, data.troubles.pods, data.health.of(status.record.worker)
+    summaries, pod_problems, known = (
+        data.summaries,
+        data.worker_set_status.pods,
+        data.health.of(status.record.worker),
+    )
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
     volume = record.volume or record.worker
     return WorkerCard(
         name=record.worker,
         state=state,
-        note=lost_because(status, _last_message(record.worker, summaries), troubles)
+        note=lost_because(status, _last_message(record.worker, summaries), pod_problems)
         if is_lost
         else status.leaving,
         host=record.host,

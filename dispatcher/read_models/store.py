@@ -18,8 +18,8 @@ from cerebro.contract.records import (
     ExperimentSummary,
     Reclaim,
     SizeRequest,
-    Troubles,
     UsageSample,
+    WorkerSetStatus,
     WorkerStatus,
 )
 from cerebro.contract.rest import api
@@ -85,7 +85,7 @@ class Store(Protocol):
     def size_request(self) -> SizeRequest | None:
         """Return the requested number of workers if it is not reached or was refused."""
 
-    def troubles(self) -> Troubles:
+    def worker_set_status(self) -> WorkerSetStatus:
         """Return why workers fail to start."""
 
     def workers_health(self) -> HealthAnswer:

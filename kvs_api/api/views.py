@@ -17,7 +17,7 @@ from starlette.responses import Response
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.events import ClientEvent
-from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, WorkerRecord, WorkerSetStatus
 from cerebro.contract.rest import api
 from cerebro.contract.rest.openapi import document
 from cerebro.contract.rest.routes import STORE
@@ -187,15 +187,15 @@ class Views(SegmentViews):
         self._store.withdraw_size_request(call.require_integer("workers", "the number that was asked for"))
         return done()
 
-    def troubles(self, call: Call) -> Response:
+    def worker_set_status(self, call: Call) -> Response:
         """Return the reasons why workers do not start."""
-        return answer(self._store.troubles())
+        return answer(self._store.worker_set_status())
 
-    def set_troubles(self, call: Call) -> Response:
+    def set_worker_set_status(self, call: Call) -> Response:
         """Replace the reasons why workers do not start."""
-        troubles = call.body(Troubles)
-        self._store.set_troubles(troubles)
-        return answer(troubles)
+        status = call.body(WorkerSetStatus)
+        self._store.set_worker_set_status(status)
+        return answer(status)
 
     def usage(self, call: Call, name: str) -> Response:
         """Return a worker's usage over the last day."""

@@ -55,7 +55,7 @@
 | cluster                  | stream | notifications: workers came or went, or a request | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
-| cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
+| cluster:worker-set       | string | WorkerSetStatus, JSON                             | controller         | client, dispatcher | never  |
 | cluster:health           | hash   | worker -> WorkerHealth, JSON: checks, quarantine  | client, controller, worker | controller, client, dispatcher | with the worker |
 | cluster:health:seq       | string | counter of its changes                            | steps.lua          | kvs_api            | never  |
 | cluster:health:incidents | list   | Incidents, JSON, oldest first                     | steps.lua          | client, dispatcher | last 200 |
@@ -86,7 +86,7 @@ WORKERS = f"{_PREFIX}workers"
 CLUSTER_LOG = f"{_PREFIX}cluster_log"
 CLUSTER = f"{_PREFIX}cluster"
 SIZE = f"{CLUSTER}:size"
-TROUBLES = f"{CLUSTER}:troubles"
+WORKER_SET = f"{CLUSTER}:worker-set"
 HEALTH = f"{CLUSTER}:health"
 LEADER = f"{_PREFIX}leader"
 CLOCK = f"{_PREFIX}clock"

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from cerebro.contract.events import (
+    PreemptionRequested,
     RunFinished,
     RunStarted,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -71,7 +71,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             devices=step.devices,
             parallel_plan=step.parallel_plan,
             other_members=members,
-            terms=step.terms,
+            config_version=step.config_version,
         )
         return table | {
             "incarnation": step.incarnation,
@@ -83,7 +83,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "event": _json(event),
         }
     if isinstance(step, api.Preempt):
-        return table | {"event": _json(TaskAsked(**named, reason=step.reason))}
+        return table | {"event": _json(PreemptionRequested(**named, reason=step.reason))}
     return table | {
         "force": step.force,
         "event": _json(

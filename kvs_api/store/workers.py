@@ -20,9 +20,9 @@ from cerebro.contract.records import (
     AUTOSCALER,
     Replica,
     SizeRequest,
-    Troubles,
     UsageSample,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
     WorkerUsage,
     no_workers_for,
@@ -246,19 +246,22 @@ class WorkerStore(QuotaStore):
             raise errors.ConflictError(f"no request for {workers} workers is pending")
         return found
 
-    def troubles(self) -> Troubles:
+    def worker_set_status(self) -> WorkerSetStatus:
         """Return the reasons why workers do not start. Damaged content counts as none."""
         with translated():
-            content: Any = self._redis.get(keys.TROUBLES)
+            content: Any = self._redis.get(keys.WORKER_SET)
         try:
-            return Troubles() if content is None else Troubles.model_validate_json(content)
+            return WorkerSetStatus() if content is None else WorkerSetStatus.model_validate_json(content)
         except ValidationError as error:
-            log.warning("the stored troubles are damaged: %s", errors.validation_summary(error.errors()))
-            return Troubles()
+            log.warning(
+                "the stored status of the worker set is damaged: %s",
+                errors.validation_summary(error.errors()),
+            )
+            return WorkerSetStatus()
 
-    def set_troubles(self, troubles: Troubles) -> None:
+    def set_worker_set_status(self, status: WorkerSetStatus) -> None:
         """Replace the reasons why workers do not start."""
-        self._run({"call": "put", "key": keys.TROUBLES, "record": troubles.model_dump_json()})
+        self._run({"call": "put", "key": keys.WORKER_SET, "record": status.model_dump_json()})
 
 
 def _quoted(value: bytes) -> str:

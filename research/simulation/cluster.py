@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     RunStarted,
     SchedulePlanned,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators, Troubles
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerSetStatus
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.contract.stored.segments import SegmentRequest
@@ -66,7 +66,7 @@ class Simulation:
 
     Args:
         process: planner used in addition to dispatch, if the request wants one; otherwise dispatch alone.
-        autoscaler: forecasts the run; its size requests go to `asked_for`.
+        autoscaler: forecasts the run; its size requests go to `requested_workers`.
         neighbours: runs of other experiments on the same workers, and further runs of the first experiment.
         most_open: maximum number of attended runs; others wait in the queue.
     """
@@ -84,7 +84,7 @@ class Simulation:
     ) -> None:
         self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
         self.size_history = SizeHistory()
-        self.asked_for: Callable[[int], None] = lambda _: None
+        self.requested_workers: Callable[[int], None] = lambda _: None
         """Callback that gets the number of workers the autoscaler requests."""
         all_runs = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in all_runs}
@@ -203,7 +203,7 @@ class Simulation:
         self.sharing, self.taken = Sharing(), TakenTime()
         self.arrivals = Arrivals()
         self.scale_to_zero = ScaleToZero(
-            self._scenario.scale_to_zero, previous_size=self.store.troubles().size_before_zero
+            self._scenario.scale_to_zero, previous_size=self.store.worker_set_status().size_before_zero
         )
         most = self._scenario.most_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
@@ -272,7 +272,7 @@ class Simulation:
         use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
         desired = self.scale_to_zero.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
-        self.store.set_troubles(Troubles(size_before_zero=self.scale_to_zero.previous_size))
+        self.store.set_worker_set_status(WorkerSetStatus(size_before_zero=self.scale_to_zero.previous_size))
         if desired is None:
             return False
         self.sizes.append((self.now, desired.workers))
@@ -366,8 +366,8 @@ class Simulation:
         if self._autoscaler is None or offer.core is not self.core:
             return None
         ahead = self._autoscaler.update(offer.core, self.now, lambda: self.size_history)
-        if ahead is not None and ahead.asked_for is not None:
-            self.asked_for(ahead.asked_for)
+        if ahead is not None and ahead.requested_workers is not None:
+            self.requested_workers(ahead.requested_workers)
         return ahead
 
     def _planned(self, offer: RunOffer) -> SchedulePlanned | None:

@@ -19,11 +19,11 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelsAdded,
+    PreemptionRequested,
     RunFinished,
     RunRequested,
     RunResumed,
     RunStarted,
-    TaskAsked,
     TaskAssigned,
     TaskRevoked,
     WorkerJoined,
@@ -346,7 +346,7 @@ class VirtualStore(VirtualSegmentStore):
             for place in worker.places(devices):
                 place.append((experiment, step.task))
             self._post(worker, experiment, step.model_copy(update={"devices": devices}), number)
-        named = step.model_dump(include={"task", "attempt", "worker", "devices", "terms"})
+        named = step.model_dump(include={"task", "attempt", "worker", "devices", "config_version"})
         members = tuple(
             Member(worker=each.worker, partition=each.partition, devices=each.devices)
             for each in step.other_members
@@ -380,7 +380,7 @@ class VirtualStore(VirtualSegmentStore):
         task.is_asked = True
         self._post(worker, experiment, step)
         named = step.model_dump(include={"task", "attempt", "worker", "reason"})
-        self._append(experiment, TaskAsked(**named))
+        self._append(experiment, PreemptionRequested(**named))
         return DONE
 
     def _revoke(self, experiment: str, step: api.Revoke, task: TaskRow) -> api.StepOutcome:

@@ -25,9 +25,9 @@ from cerebro.contract.records import (
     ExperimentRecord,
     Reclaim,
     SizeRequest,
-    Troubles,
     UsageSample,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerUsage,
 )
 from cerebro.contract.rest import api
@@ -140,7 +140,7 @@ class Tables:
         self._notifications = 0
         """Number of cluster changes that a controller waits for."""
         self._size_request: SizeRequest | None = None
-        self._troubles = Troubles()
+        self._worker_set_status = WorkerSetStatus()
         self._health = HealthAnswer()
 
     def _log(self, experiment: str) -> list[Event]:

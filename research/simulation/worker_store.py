@@ -6,9 +6,9 @@ from cerebro.contract.events import Event, LivePoint, SubEpochSaved, TaskCommitt
 from cerebro.contract.records import (
     AUTOSCALER,
     SizeRequest,
-    Troubles,
     UsageSample,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
     no_workers_for,
 )
@@ -198,13 +198,13 @@ class VirtualWorkerStore(Tables):
         if self._size_request is None or self._size_request.workers != workers:
             raise ConflictError(f"there is no request for {workers} workers any more")
 
-    def troubles(self) -> Troubles:
+    def worker_set_status(self) -> WorkerSetStatus:
         """Return the reasons that requested workers do not start."""
-        return self._troubles
+        return self._worker_set_status
 
-    def set_troubles(self, troubles: Troubles) -> None:
+    def set_worker_set_status(self, status: WorkerSetStatus) -> None:
         """Replace these reasons."""
-        self._troubles = troubles
+        self._worker_set_status = status
 
 
 def _event(worker: str, step: api.Report) -> Event | None:

@@ -12,8 +12,8 @@ from cerebro.cli.administration import scale as cli_scale
 from cerebro.contract.records import (
     PodRef,
     SizeRequest,
-    Troubles,
     WorkerRecord,
+    WorkerSetStatus,
 )
 from cerebro.errors import ClusterError, NotFoundError
 from cerebro.runtime.kvs.client import KvsClient
@@ -85,7 +85,9 @@ def test_an_unanswered_size_request_is_withdrawn(store: Store) -> None:
 
 def test_the_reason_for_missing_workers_is_printed_during_the_wait(store: Store) -> None:
     """The scheduler's reason is printed immediately, not at the timeout."""
-    store.set_troubles(Troubles(pods={"w-1": "no node fits: 0/1 nodes are available: 1 Insufficient cpu."}))
+    store.set_worker_set_status(
+        WorkerSetStatus(pods={"w-1": "no node fits: 0/1 nodes are available: 1 Insufficient cpu."})
+    )
     join(store, 0)
     lines: list[str] = []
 
@@ -100,7 +102,7 @@ def test_the_reason_for_missing_workers_is_printed_during_the_wait(store: Store)
 def test_missing_workers_are_reported_with_their_problems(store: Store) -> None:
     """The message names a fix; late workers are still used."""
     join(store, 0)
-    store.set_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
+    store.set_worker_set_status(WorkerSetStatus(pods={"w-1": "no node has 4 GPUs"}))
     with pytest.raises(ClusterError, match=r"1 of 2 workers registered .*w-1: no node has 4 GPUs"):
         cli_scale.await_workers(kvs(store), 2, timeout_s=0.0, say=lambda line: None)
 

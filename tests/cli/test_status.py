@@ -22,8 +22,8 @@ from cerebro.contract.records import (
     Locator,
     Locators,
     PodRef,
-    Troubles,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
 )
 from cerebro.contract.rest import api
@@ -204,7 +204,7 @@ def test_the_cluster_status_as_json_equals_its_tables() -> None:
                 states={"one": "running fit-1"},
                 queue=_shared(),
                 logs={"one": _followed()},
-                troubles={},
+                pod_problems={},
                 now=1.0,
             )
         )
@@ -284,7 +284,9 @@ def _state() -> ExperimentState:
 def test_the_number_of_starting_workers_is_printed_below_them() -> None:
     """With the reason for the other workers."""
     store = VirtualStore(lambda: 0.0)
-    store.set_troubles(Troubles(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4"))
+    store.set_worker_set_status(
+        WorkerSetStatus(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4")
+    )
     lines = cli_status.store_lines(cast(KvsClient, store))
     place = lines.index("  workers are starting: 3 of 4")
     assert lines[place + 1] == "  w-3 does not start: no node fits"

@@ -20,8 +20,8 @@ from cerebro.contract.records import (
     Locator,
     Locators,
     PodRef,
-    Troubles,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
 )
 from cerebro.contract.rest.api import Attended, AttendedRun, QueueAnswer, QueueEntry
@@ -36,7 +36,7 @@ def opened(
     log: Sequence[Event],
     now: float,
     statuses: Sequence[WorkerStatus] = (),
-    troubles: Mapping[str, str] | None = None,
+    pod_problems: Mapping[str, str] | None = None,
     queue: QueueAnswer | None = None,
 ) -> Session:
     """A session over a store with this log, these worker reports and this queue."""
@@ -50,7 +50,7 @@ def opened(
         events=events,
         snapshot=lambda name, of_format: None,
         workers=lambda: statuses,
-        troubles=lambda: Troubles(pods=dict(troubles or {})),
+        worker_set_status=lambda: WorkerSetStatus(pods=dict(pod_problems or {})),
         queued=lambda: queue or QueueAnswer(runs=()),
     )
     connection: Any = SimpleNamespace(kvs=kvs)
@@ -139,11 +139,11 @@ def test_the_status_shows_why_workers_were_lost() -> None:
         pod=PodRef(name="cerebro-worker-0", uid="1", container="worker"),
     )
     silent = WorkerStatus(record=record, silent_s=SILENT_S + 1)
-    troubles = {
+    pod_problems = {
         "cerebro-worker-0": "no node fits",
         "cerebro-worker-7": "Kubernetes does not create it: quota",
     }
-    lines = opened(story.log, story.zero, [silent], troubles).status().splitlines()
+    lines = opened(story.log, story.zero, [silent], pod_problems).status().splitlines()
     assert lines[-4:] == [
         "  worker-0: lost (cerebro-worker-0 does not start: no node fits)",
         "  worker-1: idle",

@@ -11,7 +11,7 @@ from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
 from cerebro.errors import SpecError
-from cerebro.techniques import Group, Hints, ModelFacts, Params, Place, Technique
+from cerebro.techniques import DeviceSet, Group, Hints, ModelFacts, Params, Technique
 from cerebro.usercode.encoding import decode
 
 WORKERS = {"worker-0": 2, "worker-1": 4}
@@ -24,7 +24,7 @@ class UserTechnique(Technique):
     version = 3
     least = 2
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         return ""
 
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...

@@ -102,7 +102,7 @@ def test_the_requirements_of_a_goal_are_reported_after_the_first_sub_epochs() ->
     """The required workers, the feasible deadline, and the permitted number of workers."""
     simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)
     first = forecasts(simulation)[0]
-    assert first.allowed == 4
+    assert first.allowed_workers == 4
     state = fold(EXPERIMENT, [e for e in simulation.log if e.seq <= first.seq])
     lines = forecast_lines(state.runs["fit-1"], first.time)
     assert any("needs " in line or "cannot be had" in line for line in lines)
@@ -187,20 +187,20 @@ def test_more_workers_are_requested_if_the_run_would_be_late() -> None:
     ends = {4: 40_000.0, 8: 15_000.0}
     actions = next_forecast(simulation, Autoscaler(Answering(ends), ACTING))
     assert actions is not None
-    assert (actions.workers, actions.advised, actions.asked_for) == (4, 8, 8)
+    assert (actions.workers, actions.recommended_workers, actions.requested_workers) == (4, 8, 8)
     for rules in (
         Rules(most=8, can_act=True),
         replace(ACTING, can_act=False),
         replace(ACTING, most=0),
     ):
-        advised = next_forecast(simulation, Autoscaler(Answering(ends), rules))
-        assert advised is not None
-        assert (advised.advised, advised.asked_for) == (8, None)
+        recommended_workers = next_forecast(simulation, Autoscaler(Answering(ends), rules))
+        assert recommended_workers is not None
+        assert (recommended_workers.recommended_workers, recommended_workers.requested_workers) == (8, None)
     held = next_forecast(
         simulation, Autoscaler(Answering(ends), ACTING), SizeHistory(chosen_at=simulation.now)
     )
     assert held is not None
-    assert (held.advised, held.asked_for) == (8, None)
+    assert (held.recommended_workers, held.requested_workers) == (8, None)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_workers_leave_only_after_others_have_their_partitions() -> None:
     rebuilt_events = remade(simulation.log)
     assert {partition for partition, _ in rebuilt_events} == {"p2", "p3"}
     assert {worker for _, worker in rebuilt_events} <= {"worker-0-etl", "worker-1-etl"}
-    asked_for = autoscaler.update(simulation.core, simulation.now, SizeHistory)
-    assert asked_for is not None
-    assert asked_for.asked_for == 2
+    requested_workers = autoscaler.update(simulation.core, simulation.now, SizeHistory)
+    assert requested_workers is not None
+    assert requested_workers.requested_workers == 2
     assert_exclusive(simulation)

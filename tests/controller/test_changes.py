@@ -200,7 +200,7 @@ def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) 
 
 def test_no_task_is_revoked_for_a_model_that_must_run_alone() -> None:
     """After an out-of-memory failure it runs alone, so a queue does not help it."""
-    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", memory_kind="host")
     fit = simulated_fit(
         models=9,
         outcome=lambda body, attempt, _worker: (

@@ -132,7 +132,7 @@ def test_a_pod_that_cannot_be_created_is_not_starting() -> None:
         pytest.param({"w-0": Pod(uid="1")}, 1, False, id="all are there"),
         pytest.param({"w-0": Pod(uid="1")}, 2, True, id="one is to be created"),
         pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 2, True, id="one starts"),
-        pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2", trouble="x")}, 2, False, id="one cannot"),
+        pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2", problem="x")}, 2, False, id="one cannot"),
         pytest.param({"w-0": Pod(uid="2")}, 1, True, id="one is a successor"),
         pytest.param({"w-1": Pod(uid="1")}, 1, True, id="who is there is not wanted"),
         pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 1, False, id="who starts is not wanted"),

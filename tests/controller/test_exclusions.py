@@ -74,7 +74,7 @@ def without_room(is_on: bool) -> Iterable[Exclusion]:
 def by_autoscaler(is_on: bool) -> Iterable[Exclusion]:
     """The autoscaler requests one of two workers, or both."""
     ends = (ForecastEnd(2, 1.0, 1.0),)
-    forecast = ForecastMade(run="fit-1", workers=2, ends=ends, asked_for=1 if is_on else 2)
+    forecast = ForecastMade(run="fit-1", workers=2, ends=ends, requested_workers=1 if is_on else 2)
     return released(Story(workers=2).state, forecast, ("worker-1", "worker-0"))
 
 
@@ -133,7 +133,7 @@ def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
         story.fit(models=1, partitions=1, validated=True)
         if key.kind == "valid":
             story.train(1, 0)
-        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 << 30)
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", memory_kind="host", limit_bytes=8 << 30)
         for _ in range(2):
             attempt = story.start(key, 0)
             story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))

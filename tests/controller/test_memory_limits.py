@@ -36,7 +36,7 @@ def grown(need: float, most: float, **scenario: Any) -> Simulation:
         has = found[0]._workers.memory(worker)
         if getattr(body, "model", "") != "m00" or has >= need * GIB:
             return None
-        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed", place="host", limit_bytes=has)
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed", memory_kind="host", limit_bytes=has)
 
     simulation = Simulation(
         Scenario(

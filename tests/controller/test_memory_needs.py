@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
-from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.records import (
     PodRef,
     Replica,
@@ -34,7 +34,10 @@ GIB = 1 << 30
 
 
 def needing(
-    needs: Mapping[str, float], memory: Mapping[str, float], kind: str = "train", place: MemoryPlace = "host"
+    needs: Mapping[str, float],
+    memory: Mapping[str, float],
+    kind: str = "train",
+    memory_kind: MemoryKind = "host",
 ) -> Callable[[TaskBody, int, str], Failure | None]:
     """Tasks of these models fail where memory (GiB) is below the need, and report it."""
 
@@ -45,7 +48,7 @@ def needing(
         return Failure(
             kind=FailureKind.OUT_OF_MEMORY,
             message="killed by the kernel for lack of memory",
-            place=place,
+            memory_kind=memory_kind,
             limit_bytes=int(memory[worker] * GIB),
         )
 
@@ -65,14 +68,14 @@ def failures(simulation: Simulation) -> Counter[str]:
     return Counter(event.task for event in simulation.log if isinstance(event, TaskFailed))
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_equal_limits_allow_one_more_attempt_and_the_failure_names_the_need(place: MemoryPlace) -> None:
+@pytest.mark.parametrize("memory_kind", ["host", "device"])
+def test_equal_limits_allow_one_more_attempt_and_the_failure_names_the_need(memory_kind: MemoryKind) -> None:
     """The second attempt runs alone; then the failure names the need, the available memory and the value to raise."""
     memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
-    known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
+    known = {"memory" if memory_kind == "host" else "device_memory": of_memory(memory)}
     scenario = Scenario(
         replicas=everywhere(3, 2),
-        outcome=needing({"m00": 9.0}, memory, place=place),
+        outcome=needing({"m00": 9.0}, memory, memory_kind=memory_kind),
         **known,  # type: ignore[arg-type]
     )
     simulation = Simulation(scenario, request(3, 2), plan(3, 2))
@@ -89,7 +92,7 @@ def test_equal_limits_allow_one_more_attempt_and_the_failure_names_the_need(plac
         "the most that a worker which could do this has is 8Gi (worker-0, worker-1, worker-2)"
         in failure.message
     )
-    raised = "worker.resources.worker.limits.memory" if place == "host" else "CEREBRO_DEVICE_MEMORY"
+    raised = "worker.resources.worker.limits.memory" if memory_kind == "host" else "CEREBRO_DEVICE_MEMORY"
     assert raised in failure.message
     assert "10.75Gi" in failure.message
     assert "killed by the kernel" in failure.message
@@ -268,7 +271,7 @@ def reasons(
         worker.replicas = {(DATASET, 0)} if worker.name == "worker-0" else set()
     for attempt in (1, 2):
         story.start(key, 0)
-        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8 * GIB)
+        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", memory_kind="host", limit_bytes=8 * GIB)
         story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))
     if making:
         story.state.workers["worker-2"].kinds |= {"etl"}

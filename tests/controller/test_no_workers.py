@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from cerebro.contract.events import RunPaused, RunRequested, RunStarted
-from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, Troubles
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerSetStatus
 from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
@@ -83,7 +83,7 @@ def test_a_run_scales_the_cluster_up(tmp_path: Path) -> None:
     """If the controller may act, it requests the former number of workers."""
     store, manager = store_with(), Obeying()
     manager.scale(0)
-    store.set_troubles(Troubles(size_before_zero=3))
+    store.set_worker_set_status(WorkerSetStatus(size_before_zero=3))
     store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, autoscaler="act", least_workers=0)
 
@@ -94,5 +94,5 @@ def test_a_controller_that_may_not_act_leaves_the_cluster_at_zero(tmp_path: Path
     manager.scale(0)
     store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     note = "no workers are wanted: `cerebro scale --workers N` has them start"
-    run_until(lambda: store.troubles().note == note, store, manager, tmp_path)
+    run_until(lambda: store.worker_set_status().note == note, store, manager, tmp_path)
     assert manager.sizes == [0]

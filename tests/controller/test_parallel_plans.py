@@ -44,8 +44,8 @@ FSDP = ParallelPlan(technique="fsdp", size=2)
 FSDP_3 = ParallelPlan(technique="fsdp", size=3)
 PARALLEL_PLANS = (SINGLE, CHECKPOINTING, DDP, FSDP, FSDP_3)
 
-DEVICE = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
-HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+DEVICE = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", memory_kind="device")
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", memory_kind="host")
 NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no blocks")
 
 Unusable = Mapping[tuple[str, str], Failure]

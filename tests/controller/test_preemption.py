@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     Event,
+    PreemptionRequested,
     PriorityChanged,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -78,7 +78,7 @@ def fast_and_slow(
 def test_a_much_better_model_gets_the_device_at_the_next_savepoint(policy: str) -> None:
     """The preempted sub-epoch continues from its savepoint afterwards, on the same partition."""
     simulation = fast_and_slow(policy)
-    (preempted,) = (event for event in simulation.log if isinstance(event, TaskAsked))
+    (preempted,) = (event for event in simulation.log if isinstance(event, PreemptionRequested))
     key = TaskKey.parse(preempted.task)
     assert (key.model, preempted.worker) == ("m01", "worker-0")
     given = [e for e in simulation.log if isinstance(e, TaskAssigned) and e.worker == "worker-0"]
@@ -103,7 +103,7 @@ def test_a_preempted_model_continues_before_it_trains_on_another_partition() -> 
         scenario, request(3, 2).model_copy(update={"scheduler": "promising"}), plan(3, 3, rows=100)
     )
     simulation.run()
-    preempted = {event.task for event in simulation.log if isinstance(event, TaskAsked)}
+    preempted = {event.task for event in simulation.log if isinstance(event, PreemptionRequested)}
     committed = [event for event in simulation.log if isinstance(event, TaskCommitted)]
     assert preempted
     assert preempted == {event.task for event in committed if event.result.resumed_rows > 0}
@@ -111,35 +111,39 @@ def test_a_preempted_model_continues_before_it_trains_on_another_partition() -> 
 
 @pytest.mark.parametrize("policy", ["lrptw", "slaq", "rr"])
 def test_other_policies_do_not_preempt(policy: str) -> None:
-    assert not any(isinstance(event, TaskAsked) for event in fast_and_slow(policy).log)
+    assert not any(isinstance(event, PreemptionRequested) for event in fast_and_slow(policy).log)
 
 
 def test_a_sub_epoch_without_a_savepoint_is_not_preempted() -> None:
     """Its work would be lost."""
     simulation = fast_and_slow("promising", saves_every_s=0.0)
-    assert not any(isinstance(event, TaskAsked) for event in simulation.log)
+    assert not any(isinstance(event, PreemptionRequested) for event in simulation.log)
 
 
 def test_the_users_priority_overrides_the_priority_score() -> None:
-    assert not any(isinstance(event, TaskAsked) for event in fast_and_slow("promising", priority=1).log)
+    assert not any(
+        isinstance(event, PreemptionRequested) for event in fast_and_slow("promising", priority=1).log
+    )
 
 
 def test_nothing_is_preempted_beside_other_runs() -> None:
     """The other run might get the freed device. It gets one because of its share, not because of a score."""
     other = Neighbour(name="other", request=request(1, 3), plan=plan(1, 2), at=130.0)
     simulation = fast_and_slow("promising", neighbours=[other])
-    asked = [event for event in simulation.log if isinstance(event, TaskAsked) and event.time < 200.0]
+    asked = [
+        event for event in simulation.log if isinstance(event, PreemptionRequested) and event.time < 200.0
+    ]
     assert not any("priority score" in event.reason for event in asked)
 
 
-def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | None]]:
+def preemptions(log: Iterable[Event]) -> list[tuple[PreemptionRequested, TaskAssigned | None]]:
     """Return each preemption with the next assignment to the freed device."""
     devices: dict[str, tuple[int, ...]] = {}
-    ended: list[tuple[TaskAsked, TaskAssigned | None]] = []
-    waiting: dict[tuple[str, tuple[int, ...]], TaskAsked] = {}
-    requested: dict[str, TaskAsked] = {}
+    ended: list[tuple[PreemptionRequested, TaskAssigned | None]] = []
+    waiting: dict[tuple[str, tuple[int, ...]], PreemptionRequested] = {}
+    requested: dict[str, PreemptionRequested] = {}
     for event in log:
-        if isinstance(event, TaskAsked):
+        if isinstance(event, PreemptionRequested):
             requested[event.task] = event
         elif isinstance(event, TaskFailed) and event.task in requested:
             waiting[event.worker, devices[event.task]] = requested.pop(event.task)

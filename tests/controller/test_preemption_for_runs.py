@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     Event,
+    PreemptionRequested,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -62,13 +62,13 @@ def two_runs(workers: int = 4, *, at: float = 1000.0, of_other: int = 8, **scena
     )
 
 
-def asked(simulation: Simulation) -> list[tuple[str, TaskAsked]]:
+def asked(simulation: Simulation) -> list[tuple[str, PreemptionRequested]]:
     """Return (experiment, request) of all preemptions, oldest first."""
     found = [
         (name, event)
         for name in simulation.cores
         for event in simulation.store.events(name)
-        if isinstance(event, TaskAsked)
+        if isinstance(event, PreemptionRequested)
     ]
     return sorted(found, key=lambda each: each[1].time)
 
@@ -87,7 +87,7 @@ def devices_at(simulation: Simulation, experiment: str, time: float) -> int:
 def assert_nothing_is_repeated(log: Iterable[Event]) -> None:
     """Check that each preempted sub-epoch continues from its last savepoint."""
     events = [*log]
-    preempted = {event.task for event in events if isinstance(event, TaskAsked)}
+    preempted = {event.task for event in events if isinstance(event, PreemptionRequested)}
     saved = {e.task: e.savepoint.rows for e in events if isinstance(e, SubEpochSaved)}
     resumed = {e.task: e.result.resumed_rows for e in events if isinstance(e, TaskCommitted)}
     for task in preempted:
@@ -168,7 +168,7 @@ def test_only_a_device_that_the_other_run_can_use_is_released(monkeypatch: pytes
     assert "worker-0" not in workers
 
 
-def devices_of(simulation: Simulation, request: TaskAsked, experiment: str) -> tuple[int, ...]:
+def devices_of(simulation: Simulation, request: PreemptionRequested, experiment: str) -> tuple[int, ...]:
     """Return the devices of a preempted attempt."""
     return next(
         event.devices

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskStarted,
 )
-from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord, WorkerStatus
+from cerebro.contract.records import PodRef, SizeRequest, WorkerRecord, WorkerSetStatus, WorkerStatus
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
@@ -207,7 +207,7 @@ def test_a_run_that_waits_for_space_restores_one_worker() -> None:
     """An idle cluster gets one worker, unless a user requested zero later."""
     it = scale_to_zero(previous_size=4)
     full = Use(is_used=False, is_full=True, wished_at=5.0)
-    assert it.update(0.0, size=0, use=full, emptied_at=6.0) is None
+    assert it.update(0.0, size=0, use=full, scaled_to_zero_at=6.0) is None
     assert it.update(0.0, size=0, use=full) == DesiredSize(1, "a run waits for free space")
     assert it.update(1.0, size=1, use=full) is None
     assert next_size(it, 2.0, 1, is_used=True) == DesiredSize(4, "a run is requested")
@@ -237,7 +237,7 @@ def statuses(*numbers: int, kinds: tuple[str, ...] = ("train", "etl")) -> list[W
 
 def fleet(*numbers: int, size: int, pending: tuple[int, ...] = (), **fields: Any) -> Fleet:
     """Pods with these numbers, and unschedulable pods with the `pending` numbers."""
-    stuck = {f"w-{n}": Pod(uid=f"u{n}", trouble="no node fits: 0/3", is_pending=True) for n in pending}
+    stuck = {f"w-{n}": Pod(uid=f"u{n}", problem="no node fits: 0/3", is_pending=True) for n in pending}
     return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size, **fields)
 
 
@@ -304,19 +304,19 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     assert manager.sizes == [0]
     manager.pods = fleet(size=0)
     turn(watcher, HOLD_S + 2, is_used=False)
-    assert store.troubles() == Troubles(
+    assert store.worker_set_status() == WorkerSetStatus(
         note="the cluster is scaled down to none of 2 workers; a run scales it up", size_before_zero=2, size=0
     )
     heir = watched(store, manager, least=0)
     away = iter([StoreUnavailableError("no answer")])
-    read_troubles = store.troubles
+    read_status = store.worker_set_status
 
-    def troubles() -> Troubles:
+    def worker_set_status() -> WorkerSetStatus:
         if (error := next(away, None)) is not None:
             raise error
-        return read_troubles()
+        return read_status()
 
-    monkeypatch.setattr(store, "troubles", troubles)
+    monkeypatch.setattr(store, "worker_set_status", worker_set_status)
     heir.take_over()
     with pytest.raises(StoreUnavailableError):
         heir.reconcile()  # before it reports again
@@ -326,12 +326,14 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     for status in statuses(0):
         store.register(status.record)
     turn(heir, HOLD_S + 4, is_used=True)
-    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", size_before_zero=2, size=2)
+    assert store.worker_set_status() == WorkerSetStatus(
+        note="workers are starting: 1 of 2", size_before_zero=2, size=2
+    )
     manager.pods = fleet(0, 1, size=2)
     store.register(statuses(1)[0].record)
     store.register(statuses(1)[1].record)
     turn(heir, HOLD_S + 5, is_used=True)
-    assert store.troubles() == Troubles(size=2)
+    assert store.worker_set_status() == WorkerSetStatus(size=2)
 
 
 @pytest.mark.parametrize("is_by_request", [True, False])
@@ -454,7 +456,7 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
 ) -> None:
     """After any crash of the previous leader, older runs start no workers and a later run does."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    store.set_troubles(Troubles(size_before_zero=2))
+    store.set_worker_set_status(WorkerSetStatus(size_before_zero=2))
     first = watched(store, manager, least=0)
     first.reconcile(10.0)
     first.snapshot(10.0)
@@ -483,18 +485,18 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
         heir.size.adapt(Use(is_used=now > requested, wished_at=requested))
         manager.pods = fleet(size=manager.sizes[-1])
     assert (manager.sizes[-1] == 2) == wakes
-    assert (store.troubles().emptied_at is None) == wakes
+    assert (store.worker_set_status().scaled_to_zero_at is None) == wakes
 
 
 def test_an_outdated_scale_to_zero_is_forgotten() -> None:
     """A user started workers while no controller led."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    store.set_troubles(Troubles(size_before_zero=2, emptied_at=5.0))
+    store.set_worker_set_status(WorkerSetStatus(size_before_zero=2, scaled_to_zero_at=5.0))
     watcher = watched(store, manager, least=0)
     for now in (10.0, 20.0):
         watcher.snapshot(now)
         watcher.reconcile(now)
-    assert store.troubles().emptied_at is None
+    assert store.worker_set_status().scaled_to_zero_at is None
 
 
 def test_runs_are_paused_before_their_workers_leave() -> None:
@@ -525,7 +527,7 @@ def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest
     assert watcher.size.history().chosen_at == 2 * HOLD_S
     manager.error, manager.pods = None, fleet(0, size=1)
     watcher.reconcile()
-    assert store.troubles() == Troubles(
+    assert store.worker_set_status() == WorkerSetStatus(
         note=f"1 of 2 workers are wanted now: {found.reason}", size=1, chosen_at=2 * HOLD_S
     )
     watcher.snapshot(2 * HOLD_S + 1)
@@ -533,4 +535,4 @@ def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest
         manager.pods = fleet(0, size=size)
         watcher.snapshot(2 * HOLD_S + size)
         watcher.reconcile()
-        assert "wanted now" not in store.troubles().note
+        assert "wanted now" not in store.worker_set_status().note

@@ -13,9 +13,9 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PreemptionRequested,
     RunFinished,
     SubEpochSaved,
-    TaskAsked,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
@@ -97,7 +97,7 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
     simulation.run()
     log = simulation.log
     (at,) = [n for n, event in enumerate(log) if event.type == "ModelStopRequested"]
-    request = next(event for event in log[at:] if isinstance(event, TaskAsked))
+    request = next(event for event in log[at:] if isinstance(event, PreemptionRequested))
     released = next(event for event in log[at:] if isinstance(event, TaskFailed))
     started = next(
         event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == released.worker
@@ -120,7 +120,7 @@ def test_an_unresponsive_worker_has_half_a_minute_to_release_its_task() -> None:
     assert "m00" in revoked.task
     assert revoked.reason == "its model was stopped"
     assert 31.0 <= revoked.time <= 33.0
-    assert len([event for event in simulation.log if isinstance(event, TaskAsked)]) == 1
+    assert len([event for event in simulation.log if isinstance(event, PreemptionRequested)]) == 1
 
 
 def test_a_stopped_model_resumes_within_its_sub_epoch() -> None:

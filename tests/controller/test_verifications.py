@@ -204,7 +204,7 @@ def test_reexecutions_avoid_workers_known_to_have_too_little_memory(is_measured:
         if not isinstance(body, TrainTask | VerificationTask) or needs(body) <= limit:
             return None
         return Failure(
-            kind=FailureKind.OUT_OF_MEMORY, message="killed", place="host", limit_bytes=int(limit * GIB)
+            kind=FailureKind.OUT_OF_MEMORY, message="killed", memory_kind="host", limit_bytes=int(limit * GIB)
         )
 
     simulation = simulate(

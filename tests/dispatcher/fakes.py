@@ -23,8 +23,8 @@ from cerebro.contract.records import (
     ExperimentSummary,
     Reclaim,
     SizeRequest,
-    Troubles,
     UsageSample,
+    WorkerSetStatus,
     WorkerStatus,
 )
 from cerebro.contract.rest import api
@@ -69,7 +69,7 @@ class FakeStore:
     entries: tuple[AuditEntry, ...] = ()
     registered: tuple[RegisteredModel, ...] = ()
     unneeded: Reclaim = field(default_factory=Reclaim)
-    in_trouble: Troubles = field(default_factory=Troubles)
+    worker_set: WorkerSetStatus = field(default_factory=WorkerSetStatus)
     machines: HealthAnswer = field(default_factory=HealthAnswer)
     size_asked: SizeRequest | None = None
     is_away: bool = False
@@ -187,9 +187,9 @@ class FakeStore:
         self._called("workers_health")
         return self.machines
 
-    def troubles(self) -> Troubles:
-        self._called("troubles")
-        return self.in_trouble
+    def worker_set_status(self) -> WorkerSetStatus:
+        self._called("pod_problems")
+        return self.worker_set
 
     def size_request(self) -> SizeRequest | None:
         self._called("size")

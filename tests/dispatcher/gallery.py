@@ -26,8 +26,8 @@ from cerebro.contract.records import (
     Locator,
     Locators,
     Reclaim,
-    Troubles,
     UsageSample,
+    WorkerSetStatus,
     WorkerStatus,
     WorkerUsage,
 )
@@ -115,7 +115,7 @@ def gallery(folder: Path) -> Bench:
     store.entries = (AuditEntry(time=NOW - 50, by="ada", what="deleted experiment whales"),)
     store.registered = registered_models()
     store.unneeded = Reclaim(seq=1, datasets=("d-whales",))
-    store.in_trouble = Troubles(pods={"worker-3": "no node has a free GPU"})
+    store.worker_set = WorkerSetStatus(pods={"worker-3": "no node has a free GPU"})
     return bench
 
 

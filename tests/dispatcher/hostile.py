@@ -15,7 +15,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
-    Troubles,
+    WorkerSetStatus,
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef
@@ -89,7 +89,7 @@ def hostile(folder: Path) -> Bench:
         )
     write_failed_row(volumes, SCRIPT, f"{IMAGE} is no number")
     store.entries = (AuditEntry(time=NOW, by=SCRIPT, what=f"deleted experiment {IMAGE}"),)
-    store.in_trouble = Troubles(pods={SCRIPT: IMAGE})
+    store.worker_set = WorkerSetStatus(pods={SCRIPT: IMAGE})
     return bench
 
 

@@ -221,7 +221,7 @@ def story_with_parallel_plans() -> Story:
     story.append(RunStarted(run="fit-1", plan=plan))
     key = "fit-1/train/m00/e1/p0"
     story.run_task(key, "worker-0", None)
-    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device")
+    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", memory_kind="device")
     story.append(TaskFailed(task=key, attempt=1, worker="worker-0", failure=failure))
     story.append(TaskAssigned(task=key, attempt=2, worker="worker-0", devices=(0, 1), parallel_plan=ddp))
     story.append(TaskStarted(task=key, attempt=2, worker="worker-0"))

@@ -43,7 +43,7 @@ def test_a_model_too_large_for_all_devices_is_retried_once_and_fails(own_lab: Ma
     failed = [event for event in log.read() if isinstance(event, TaskFailed)]
     assert Counter(event.task for event in failed).most_common() == [(failed[0].task, 2)]
     for event in failed:
-        assert (event.failure.kind, event.failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+        assert (event.failure.kind, event.failure.memory_kind) == (FailureKind.OUT_OF_MEMORY, "device")
         assert event.failure.limit_bytes == 200 * MIB
         assert event.failure.peak_bytes > 400 * MIB
     failure = models["m01"].failures.final

@@ -97,7 +97,7 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one_device(own_lab: Make
     } == {("ddp-2", (0, 1))}
     assert {e.parallel_plan for e in given if e.task.startswith("fit-1")} == {None}
     failed = [e for e in log if isinstance(e, TaskFailed)]
-    assert [(e.task, e.failure.kind, e.failure.place) for e in failed] == [
+    assert [(e.task, e.failure.kind, e.failure.memory_kind) for e in failed] == [
         ("fit-3/train/m01/e1/p0", FailureKind.OUT_OF_MEMORY, "device")
     ]
     sub_epochs = mixed.sub_epochs()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.events import PreemptionRequested, SubEpochSaved, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks.failures import FailureKind
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining, knock
@@ -67,8 +67,10 @@ def test_a_stopped_and_killed_sub_epoch_resumes_in_its_middle(lab: Lab, prepared
     third, log = lab.gate.knock(), lab.log(experiment)
     log.skip()
     experiment.stop_model("m01")
-    release_request = log.until(lambda event: isinstance(event, TaskAsked), "its sub-epoch is asked for")
-    assert isinstance(release_request, TaskAsked)
+    release_request = log.until(
+        lambda event: isinstance(event, PreemptionRequested), "its sub-epoch is asked for"
+    )
+    assert isinstance(release_request, PreemptionRequested)
     until_asked(lab, release_request.worker, release_request.task)
     third.let_through()
     saved = log.until(lambda event: isinstance(event, SubEpochSaved), "it is saved")

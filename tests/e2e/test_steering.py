@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.events import TaskAsked, TaskStarted
+from cerebro.contract.events import PreemptionRequested, TaskStarted
 from cerebro.errors import ConflictError, NotFoundError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
@@ -27,7 +27,8 @@ def test_a_stopped_and_resumed_model_has_the_same_weights(lab: Lab, prepared: st
     log.skip()
     experiment.stop_model("m01")
     log.until(
-        lambda event: isinstance(event, TaskAsked) and "m01" in event.task, "its sub-epoch is asked for"
+        lambda event: isinstance(event, PreemptionRequested) and "m01" in event.task,
+        "its sub-epoch is asked for",
     )
     knock.let_through()
     log.until(
@@ -52,7 +53,7 @@ def test_a_stopped_run_resumes_under_another_scheduler(lab: Lab, prepared: str) 
     log = lab.log(experiment)
     log.skip()
     experiment.stop()
-    log.until_type("TaskAsked")
+    log.until_type("PreemptionRequested")
     lab.gate.open()
     with pytest.warns(UserWarning, match="was stopped by"):
         assert lab.result(fit, experiment)

@@ -169,7 +169,7 @@ def test_a_row_that_always_exhausts_the_memory_is_named(tmp_path: Path, folder: 
         preprocess_partition(job, cores, nothing)
     assert (folder / "deaths").read_text().count("\n") == 3
     failure = failure_of(caught.value)
-    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "host")
+    assert (failure.kind, failure.memory_kind) == (FailureKind.OUT_OF_MEMORY, "host")
 
 
 class Squeezed(Hungry):

@@ -166,7 +166,7 @@ def test_a_lack_of_memory_is_reported_and_the_next_model_trains(tmp_path: Path, 
     with handler_of(greedy, volumes_in(tmp_path)) as handler, pytest.raises(torch.OutOfMemoryError) as caught:
         handler.handle(task, 1)
     failure = failure_of(caught.value)
-    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+    assert (failure.kind, failure.memory_kind) == (FailureKind.OUT_OF_MEMORY, "device")
     assert failure.peak_bytes
     with handler_of(Network(), volumes_in(tmp_path)) as handler:
         result = handler.handle(task, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cerebro import KerasSubEpochSpec
-from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.errors import SpecError
 from cerebro.keras.backend import CORES, select_backend
 from cerebro.techniques import ModelFacts
@@ -90,7 +90,7 @@ def test_a_worker_without_keras_names_the_ways_to_install_it(monkeypatch: pytest
 def test_techniques_are_ruled_out_for_a_keras_model() -> None:
     """All but `single`, with the reason."""
     facts = ModelFacts(signature="one", param_bytes=8, trainable_bytes=8, only_single="it is a Keras model")
-    places = [DevicePlace(device=DeviceKind(kind="cpu", name="cpu"), most=2)]
+    places = [AvailableDevices(device=DeviceKind(kind="cpu", name="cpu"), max_devices=2)]
     parallel_plans = known_parallel_plans(facts, offered(None), places)
     assert {
         parallel_plan.reason

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.events import TaskAsked, TaskAssigned, TaskCommitted, TaskRevoked
+from cerebro.contract.events import PreemptionRequested, TaskAssigned, TaskCommitted, TaskRevoked
 from cerebro.contract.rest import api
 from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.contract.search_tasks import ActionsRequest, SearchAnswer, SuggestAction
@@ -230,7 +230,7 @@ class DecisionContract:
         bench.run_until("running")
         assert [bench.ask(), bench.ask()] == ["done", "already"]
         event = bench.log()[-1]
-        assert isinstance(event, TaskAsked)
+        assert isinstance(event, PreemptionRequested)
         assert (event.task, event.attempt, event.worker) == (TASK, 1, "worker-0")
         assert event.reason == "its model was stopped"
         _, item = bench.store.inbox("worker-0", "a", 0, wait_s=0)

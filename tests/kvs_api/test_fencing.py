@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cerebro.contract.records import SizeRequest, Troubles
+from cerebro.contract.records import SizeRequest, WorkerSetStatus
 from cerebro.contract.rest import api
 from cerebro.contract.stored.health import PaceRequest
 from cerebro.errors import ConflictError
@@ -32,7 +32,7 @@ def bench(service: Service) -> Iterator[Bench]:
 WRITES: dict[str, Callable[[KvsClient], object]] = {
     "request a size": lambda kvs: kvs.request_size(SizeRequest(workers=2)),
     "withdraw a size": lambda kvs: kvs.withdraw_size_request(3),
-    "set troubles": lambda kvs: kvs.set_troubles(Troubles(note="none come")),
+    "set pod_problems": lambda kvs: kvs.set_worker_set_status(WorkerSetStatus(note="none come")),
     "remove a worker": lambda kvs: kvs.remove_worker("worker-0", "a"),
     "report a pace": lambda kvs: kvs.report_pace(
         "worker-0", PaceRequest(is_slow=True, factor=3.0, sub_epochs=9, term=0)
@@ -43,7 +43,7 @@ WRITES: dict[str, Callable[[KvsClient], object]] = {
 def _state(kvs: KvsClient) -> object:
     return (
         kvs.size_request(),
-        kvs.troubles(),
+        kvs.worker_set_status(),
         [each.record.worker for each in kvs.workers()],
         kvs.workers_health(),
         kvs.events("one"),

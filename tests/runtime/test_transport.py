@@ -111,7 +111,7 @@ CALLS: dict[str, Callable[[KvsClient], object]] = {
     ),
     "whoami": lambda kvs: kvs.whoami(),
     "tokens": lambda kvs: kvs.tokens(),
-    "troubles": lambda kvs: kvs.troubles(),
+    "pod_problems": lambda kvs: kvs.worker_set_status(),
 }
 
 

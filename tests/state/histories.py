@@ -182,9 +182,9 @@ class History(Story):
             return False
         task = self.random.choice([*self.run.tasks.open.values()])
         named = {"task": str(task.key), "attempt": task.attempt, "worker": task.worker or ""}
-        place = self.random.choice([None, "device", "host"])
+        memory_kind = self.random.choice([None, "device", "host"])
         failure = Failure.model_validate(
-            {"kind": self.random.choice(FAILURES), "message": "boom", "place": place}
+            {"kind": self.random.choice(FAILURES), "message": "boom", "memory_kind": memory_kind}
         )
         loss = self.random.choice([None, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
         events: list[Event] = [

@@ -206,7 +206,7 @@ class Story:
             devices=devices,
             parallel_plan=parallel_plan,
             other_members=others,
-            terms=self.model(key.model or "").version_for(str(key)) if is_sub_epoch else 0,
+            config_version=self.model(key.model or "").version_for(str(key)) if is_sub_epoch else 0,
         )
         self.append(event)
         return attempt

@@ -57,8 +57,8 @@ def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
                 ForecastEnd(4, 60_000, 63_000),
                 ForecastEnd(11, 40_000, 41_000),
             ),
-            advised=4,
-            allowed=4,
+            recommended_workers=4,
+            allowed_workers=4,
         )
     )
     run = story.state.runs["fit-1"]

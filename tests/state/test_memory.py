@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp
-from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, TaskState
 from cerebro.state.tasks.memory_need import Lack, has_room, with_failure
@@ -24,7 +24,7 @@ def story_of(*limits: int) -> Story:
     for limit in limits:
         story.start(KEY, 0)
         failure = Failure(
-            kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=limit
+            kind=FailureKind.OUT_OF_MEMORY, message="too little", memory_kind="host", limit_bytes=limit
         )
         attempt = story.run.task(KEY).attempt
         story.append(TaskFailed(task=str(KEY), attempt=attempt, worker="worker-0", failure=failure))
@@ -34,21 +34,23 @@ def story_of(*limits: int) -> Story:
 @given(limit=st.integers(1, 1 << 40), peak=st.integers(0, 1 << 40), of_model=st.integers(0, 1 << 40))
 def test_a_memory_need_exceeds_the_limit_that_was_too_small(limit: int, peak: int, of_model: int) -> None:
     """The need exceeds the limit, and 1.5 times the limit is enough unless the peak was larger."""
-    need = Lack(place="host", limit_bytes=limit, peak_bytes=peak).need_bytes(of_model)
+    need = Lack(memory_kind="host", limit_bytes=limit, peak_bytes=peak).need_bytes(of_model)
     assert not has_room(limit, need)
     assert need >= 1.1 * max(peak, of_model)
     if max(peak, of_model) <= limit and limit > 100:
         assert has_room(round(1.5 * limit), need)
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_the_largest_observed_limit_and_peak_count(place: MemoryPlace) -> None:
+@pytest.mark.parametrize("memory_kind", ["host", "device"])
+def test_the_largest_observed_limit_and_peak_count(memory_kind: MemoryKind) -> None:
     """Each memory type counts separately; reports without type or limit are ignored."""
-    known = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place=place, limit_bytes=8, peak_bytes=7)
+    known = Failure(
+        kind=FailureKind.OUT_OF_MEMORY, message="", memory_kind=memory_kind, limit_bytes=8, peak_bytes=7
+    )
     less = known.model_copy(update={"limit_bytes": 4, "peak_bytes": 9})
-    unknown = [known.model_copy(update={"place": None}), known.model_copy(update={"limit_bytes": 0})]
+    unknown = [known.model_copy(update={"memory_kind": None}), known.model_copy(update={"limit_bytes": 0})]
     lacks = with_failure(with_failure((), known), less)
-    assert lacks == (Lack(place=place, limit_bytes=8, peak_bytes=9),)
+    assert lacks == (Lack(memory_kind=memory_kind, limit_bytes=8, peak_bytes=9),)
     for each in unknown:
         assert with_failure(lacks, each) == lacks
 
@@ -57,7 +59,7 @@ def test_only_an_attempt_that_ran_alone_proves_a_memory_need() -> None:
     """Other tasks may have used memory during the first attempt. Learning from a larger limit costs no attempt."""
     first, second = story_of(8), story_of(8, 8)
     assert first.run.task(KEY).lacks == ()
-    assert second.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+    assert second.run.task(KEY).lacks == (Lack(memory_kind="host", limit_bytes=8),)
     assert (first.run.task(KEY).failures, second.run.task(KEY).failures) == (1, 1)
     assert story_of(8, 8, 8).run.task(KEY).failures == 2
 
@@ -81,7 +83,7 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     failure = story_of(8).run.task(KEY).failure
     assert failure is not None
     story.append(TaskFailed(task=str(KEY), attempt=3, worker="worker-0", failure=failure))
-    assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
+    assert story.run.task(KEY).lacks == (Lack(memory_kind="host", limit_bytes=8),)
 
 
 def test_giving_up_an_outdated_attempt_has_no_effect() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
-from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
@@ -24,9 +24,9 @@ PARALLEL_PLANS = (SINGLE, CHECKPOINTING, DDP, FSDP)
 
 NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no repeated block\nname one")
 DEVICE = Failure(
-    kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", place="device", peak_bytes=3 * 2**30
+    kind=FailureKind.OUT_OF_MEMORY, message="CUDA out of memory", memory_kind="device", peak_bytes=3 * 2**30
 )
-HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
+HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", memory_kind="host")
 CRASH = Failure(kind=FailureKind.CRASH, message="killed")
 
 
@@ -89,7 +89,7 @@ def test_workers_killed_for_memory_rule_out_the_parallel_plan() -> None:
         )
         run_story.append(loss)
     assert labels(run_story) == ["checkpointing"]
-    assert run_story.model().failures.ruled_out["single"].place == "host"
+    assert run_story.model().failures.ruled_out["single"].memory_kind == "host"
     assert run_story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
 
 
@@ -160,7 +160,7 @@ def test_after_any_failures_a_model_has_a_parallel_plan_or_has_failed(
     """Only an attempt's own plan is ruled out, permanently, and replaying the log gives the same state."""
     random = Random(seed)
     run_story = story(*PARALLEL_PLANS, max_attempts=max_attempts)
-    struck: dict[str, MemoryPlace | None] = {}
+    struck: dict[str, MemoryKind | None] = {}
     for _ in range(30):
         if run_story.model().state is not ModelState.ACTIVE:
             break
@@ -176,11 +176,11 @@ def test_after_any_failures_a_model_has_a_parallel_plan_or_has_failed(
         assert before <= set(run_story.model().failures.ruled_out)
         if new and labels(run_story):
             assert run_story.run.task(sub_epoch(1, 0)).failures == failures
-        struck = {label: each.place for label, each in run_story.model().failures.ruled_out.items()}
+        struck = {label: each.memory_kind for label, each in run_story.model().failures.ruled_out.items()}
     assert run_story.model().state is ModelState.FAILED
     assert places or not labels(run_story)
     assert fold("one", run_story.log) == run_story.state
-    assert {label: each.place for label, each in run_story.model().failures.ruled_out.items()} == struck
+    assert {label: each.memory_kind for label, each in run_story.model().failures.ruled_out.items()} == struck
 
 
 def test_lines_count_models_per_parallel_plan_and_give_reasons() -> None:

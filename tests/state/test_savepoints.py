@@ -10,8 +10,8 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PreemptionRequested,
     SubEpochSaved,
-    TaskAsked,
     TaskRevoked,
 )
 from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
@@ -197,7 +197,7 @@ def test_only_a_running_sub_epoch_has_savepoints() -> None:
 
 def request_release(story: Story, key: TaskKey = KEY) -> None:
     attempt = story.attempt(key) - 1
-    story.append(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
+    story.append(PreemptionRequested(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
 
 
 def test_a_worker_that_releases_on_request_is_not_ending() -> None:
@@ -305,7 +305,7 @@ class Lineage(Story):
                 self.append(ModelRetried(run="fit-1", model="m00"))
         elif what == "stop":
             self.append(ModelStopRequested(run="fit-1", model="m00"))
-            self.append(TaskAsked(task=str(key), attempt=attempt, worker=at, reason="stopped"))
+            self.append(PreemptionRequested(task=str(key), attempt=attempt, worker=at, reason="stopped"))
             self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)
         elif what == "preempt":
             self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)

@@ -180,7 +180,7 @@ def test_failure_rules_apply_to_every_kind(kind: FailureKind, action: Action) ->
             task=str(key),
             attempt=1,
             worker="worker-0",
-            failure=Failure(kind=kind, message="so", rule=rule, place="host", limit_bytes=8),
+            failure=Failure(kind=kind, message="so", rule=rule, memory_kind="host", limit_bytes=8),
         )
     )
     task, goes_on = story.run.task(key), kind in RETRIED or action == "retry_elsewhere"
@@ -198,7 +198,9 @@ def test_a_no_retry_rule_also_applies_to_out_of_memory() -> None:
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     for attempt, action in ((1, "label"), (2, "no_retry")):
         rule = MatchedRule.model_validate({"name": "a rule", "action": action})
-        failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place="host", limit_bytes=8, rule=rule)
+        failure = Failure(
+            kind=FailureKind.OUT_OF_MEMORY, message="", memory_kind="host", limit_bytes=8, rule=rule
+        )
         if attempt > 1:
             story.start(key, 0)
         story.append(TaskFailed(task=str(key), attempt=attempt, worker="worker-0", failure=failure))

@@ -89,7 +89,7 @@ class Course:
             return
         attempt = self.story.attempt(key)
         self.story.append(
-            TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{partition}", terms=number)
+            TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{partition}", config_version=number)
         )
         self.open[model.id] = key, assigned
 

@@ -76,7 +76,7 @@ def test_a_run_that_needs_more_memory_reports_it() -> None:
     for attempt in (1, 2):
         story.start(sub_epoch(1, 0), 0)
         failure = Failure(
-            kind=FailureKind.OUT_OF_MEMORY, message="too little", place="host", limit_bytes=4 << 30
+            kind=FailureKind.OUT_OF_MEMORY, message="too little", memory_kind="host", limit_bytes=4 << 30
         )
         failed = TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure)
         story.append(failed)

@@ -15,7 +15,7 @@ from torch import nn
 from cerebro import Ragged, SubEpochSpec, ragged
 from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader
-from cerebro.techniques import Ddp, Group, Hints, ModelFacts, Params, Place, Share, Technique, conformance
+from cerebro.techniques import Ddp, DeviceSet, Group, Hints, ModelFacts, Params, Share, Technique, conformance
 from cerebro.techniques.conformance import check
 from cerebro.techniques.named import KINDS
 from tests.forking import Forked, Forks
@@ -44,7 +44,7 @@ class _UserTechnique(Technique):
     name = "own"
     least = 2
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         return ""
 
     def share(self, group: Group) -> Share:

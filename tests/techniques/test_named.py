@@ -11,6 +11,7 @@ from cerebro.errors import SpecError
 from cerebro.techniques import (
     Checkpointing,
     Ddp,
+    DeviceSet,
     Fsdp,
     Group,
     Hints,
@@ -18,7 +19,6 @@ from cerebro.techniques import (
     Offload,
     Params,
     Pipeline,
-    Place,
     Single,
     Technique,
     Tensor,
@@ -48,7 +48,7 @@ class UserTechnique(Technique):
 
     name = "own"
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         return ""
 
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
@@ -122,10 +122,10 @@ def test_an_inapplicable_technique_states_the_reason(
     """The same technique applies to a usual model."""
     import re
 
-    place = Place(size=size, kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
+    place = DeviceSet(size=size, kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
     params = technique.considered(model(**facts), place)[0]
     assert re.search(reason, technique.is_applicable(model(**facts), place, params))
-    other = Place(size=max(technique.least, 1), kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
+    other = DeviceSet(size=max(technique.least, 1), kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
     assert technique.is_applicable(model(), other, params) == ""
 
 
@@ -133,14 +133,14 @@ def test_an_inapplicable_technique_states_the_reason(
 def test_float8_needs_a_gpu_unless_emulated(kind: type[Technique], size: int) -> None:
     """CPUs can emulate it, and the reason says so."""
     params = {"precision": "float8"}
-    assert "compute capability 8.9" in kind().is_applicable(model(), Place(size=size), params)
-    assert kind().is_applicable(model(), Place(size=size, kind="gpu"), params) == ""
-    assert kind().is_applicable(model(), Place(size=size), {"precision": "float8-emulated"}) == ""
+    assert "compute capability 8.9" in kind().is_applicable(model(), DeviceSet(size=size), params)
+    assert kind().is_applicable(model(), DeviceSet(size=size, kind="gpu"), params) == ""
+    assert kind().is_applicable(model(), DeviceSet(size=size), {"precision": "float8-emulated"}) == ""
 
 
 def test_all_considered_parameters_include_the_users_fixed_ones() -> None:
     """Duplicates are removed, and lower precision is never considered by default."""
-    place = Place(size=2)
+    place = DeviceSet(size=2)
     fixed = Fsdp(reshard=False).considered(model(), place)
     assert fixed == [{"reshard": False}, {"checkpointing": True, "reshard": False}]
     assert Fsdp(checkpointing=True).considered(model(), place) == [{"checkpointing": True}]

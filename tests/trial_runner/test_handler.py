@@ -12,7 +12,7 @@ import torch
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks.bodies import InspectTask, TrialTask
-from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.usercode.encoding import encode
@@ -86,7 +86,7 @@ def inspection() -> InspectTask:
         dataset=DATASET,
         seed=1,
         models={"m00": {"batch_size": 4}},
-        places=(DevicePlace(device=DEVICE, most=2),),
+        device_kinds=(AvailableDevices(device=DEVICE, max_devices=2),),
     )
 
 

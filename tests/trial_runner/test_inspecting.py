@@ -14,9 +14,9 @@ from torch import nn
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
 from cerebro.contract.tasks.bodies import InspectTask
-from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
+from cerebro.contract.trials import AvailableDevices, DeviceKind, Inspection
 from cerebro.spec import Hints, SubEpochSpec
-from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
+from cerebro.techniques import DeviceSet, Memory, ModelFacts, Params, Technique
 from cerebro.worker.training.facts import create_on_meta, facts_of
 from tests.state.stories import SHA
 from trial_runner.inspection import grouped, inspect
@@ -52,7 +52,7 @@ def task(models: Mapping[str, Any], **fields: Any) -> InspectTask:
         "dataset": "d",
         "seed": 0,
         "models": dict(models),
-        "places": (DevicePlace(device=CPU, most=2),),
+        "device_kinds": (AvailableDevices(device=CPU, max_devices=2),),
     }
     return InspectTask.model_validate({**given, **fields})
 
@@ -132,15 +132,15 @@ class Halved(Technique):
     name = "halved"
     parameters = None
 
-    def variants(self, facts: ModelFacts, place: Place) -> tuple[Params, ...]:
+    def variants(self, facts: ModelFacts, devices: DeviceSet) -> tuple[Params, ...]:
         return ({}, {"more": True})
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
-        return "not with four" if place.size == 4 else ""
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
+        return "not with four" if devices.size == 4 else ""
 
-    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory:
+    def memory(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> Memory:
         more = 2 * (facts.optimizer_bytes or 0) + (facts.activation_bytes or 0)
-        return Memory(device=(facts.param_bytes + more) // place.size)
+        return Memory(device=(facts.param_bytes + more) // devices.size)
 
     def prepare(self, modules: Any, group: Any, params: Params, hints: Hints) -> None:
         raise NotImplementedError
@@ -149,7 +149,7 @@ class Halved(Technique):
 def test_each_parallel_plan_and_device_kind_has_a_unique_id() -> None:
     """The id has the technique, variant, size and device kind; the technique estimates the memory."""
     facts = ModelFacts(signature="s", param_bytes=100, trainable_bytes=100)
-    places = (DevicePlace(device=CPU, most=2), DevicePlace(device=GPU, most=4))
+    places = (AvailableDevices(device=CPU, max_devices=2), AvailableDevices(device=GPU, max_devices=4))
     offer = Offer(Halved(), TechniqueChoice(name="halved"))
     found = known_parallel_plans(facts, [offer], places)
     names = ["halved", "halved.1", "halved-2", "halved.1-2"]

@@ -119,13 +119,13 @@ class _StoreStatus:
         states: experiment -> state, in a word.
         lost: worker -> its state in the log that lost it.
         logs: experiment with an open run -> its log.
-        note: note on the number of workers (`Troubles.note`).
+        note: note on the number of workers (`WorkerSetStatus.note`).
     """
 
     workers: Sequence[WorkerStatus]
     experiments: Sequence[ExperimentSummary]
     queue: QueueAnswer
-    troubles: Mapping[str, str]
+    pod_problems: Mapping[str, str]
     note: str
     health: HealthAnswer
     states: Mapping[str, str]
@@ -138,13 +138,13 @@ def _store_status(kvs: KvsClient) -> _StoreStatus:
     workers, experiments, queue = kvs.workers(), kvs.experiments(), kvs.queued()
     lost: dict[str, Worker] = {}
     logs: dict[str, ExperimentLog] = {}
-    troubles = kvs.troubles()
+    pod_problems = kvs.worker_set_status()
     return _StoreStatus(
         workers=workers,
         experiments=experiments,
         queue=queue,
-        troubles=troubles.pods,
-        note=troubles.note,
+        pod_problems=pod_problems.pods,
+        note=pod_problems.note,
         health=kvs.workers_health(),
         states=states_of(kvs, experiments, lost, logs),
         lost=lost,
@@ -161,15 +161,15 @@ def store_lines(kvs: KvsClient) -> list[str]:
         return ["", f"Workers and experiments are not known: {problem}"]
     words = {name: worker.lost for name, worker in found.lost.items()}
     late = [f"  {found.note}"] if found.note else []
-    late += [f"  {pod} does not start: {why}" for pod, why in sorted(found.troubles.items())]
+    late += [f"  {pod} does not start: {why}" for pod, why in sorted(found.pod_problems.items())]
     return [
         "",
-        *worker_lines(found.workers, words, found.troubles, found.health),
+        *worker_lines(found.workers, words, found.pod_problems, found.health),
         *late,
         "",
         *experiment_lines(found.experiments, found.states, found.now),
         "",
-        *queue_lines(found.queue, found.logs, found.troubles, found.now),
+        *queue_lines(found.queue, found.logs, found.pod_problems, found.now),
     ]
 
 
@@ -182,7 +182,7 @@ def store_json(kvs: KvsClient) -> dict[str, Any]:
         states=found.states,
         queue=found.queue,
         logs=found.logs,
-        troubles=found.troubles,
+        pod_problems=found.pod_problems,
         health=found.health,
         now=found.now,
     )
@@ -205,14 +205,14 @@ def services_json(info: ClusterInfo) -> dict[str, Any]:
 def worker_lines(
     workers: Sequence[WorkerStatus],
     words: Mapping[str, str] | None = None,
-    troubles: Mapping[str, str] | None = None,
+    pod_problems: Mapping[str, str] | None = None,
     health: HealthAnswer | None = None,
 ) -> list[str]:
     """Format one line for each registered worker.
 
     Args:
         words: worker -> reason of its loss, from the logs.
-        troubles: pod -> reason why it does not start.
+        pod_problems: pod -> reason why it does not start.
         health: health of the workers' machines.
     """
     replicas: dict[str, set[Replica]] = defaultdict(set)
@@ -230,7 +230,7 @@ def worker_lines(
             _devices(status.record),
             str(len(replicas[status.record.volume or status.record.worker])),
             " ".join(kind for kind in status.record.kinds if kind in KINDS),
-            _doing(status, words or {}, troubles or {}, known, machines[status.record.worker]),
+            _doing(status, words or {}, pod_problems or {}, known, machines[status.record.worker]),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
@@ -256,7 +256,7 @@ def _devices(record: WorkerRecord) -> str:
 def _doing(
     status: WorkerStatus,
     words: Mapping[str, str],
-    troubles: Mapping[str, str],
+    pod_problems: Mapping[str, str],
     health: HealthAnswer,
     machine: str,
 ) -> str:
@@ -264,7 +264,7 @@ def _doing(
     if health.of(status.record.worker).is_quarantined:
         return machine
     if status.is_lost:
-        return f"lost: {lost_because(status, words.get(status.record.worker, ''), troubles)}"
+        return f"lost: {lost_because(status, words.get(status.record.worker, ''), pod_problems)}"
     if status.leaving:
         return f"stopping: {status.leaving}"
     return "; ".join(filter(None, [status.running or "idle", machine]))

@@ -48,15 +48,17 @@ class ExperimentLog:
 
 
 def queue_lines(
-    queue: QueueAnswer, logs: Mapping[str, ExperimentLog], troubles: Mapping[str, str], now: float
+    queue: QueueAnswer, logs: Mapping[str, ExperimentLog], pod_problems: Mapping[str, str], now: float
 ) -> list[str]:
     """Format one line for each open run: position, share, devices and reason to wait.
 
     Args:
         logs: experiment -> its log, as far as logs were read.
-        troubles: pod -> reason why it does not start.
+        pod_problems: pod -> reason why it does not start.
     """
-    rows = [_row(each, logs.get(each.experiment), troubles, now) for each in _queue_positions(queue, logs)]
+    rows = [
+        _row(each, logs.get(each.experiment), pod_problems, now) for each in _queue_positions(queue, logs)
+    ]
     heads = ("EXPERIMENT", "RUN", "POSITION", "DUE", "DEVICES", "PRIORITY", "LEFT", "WAITS")
     return table(heads, rows) or ["  no run is open"]
 
@@ -69,7 +71,7 @@ def _queue_positions(queue: QueueAnswer, logs: Mapping[str, ExperimentLog]) -> l
 
 
 def _row(
-    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
+    queue_position: QueuePosition, log: ExperimentLog | None, pod_problems: Mapping[str, str], now: float
 ) -> tuple[str, ...]:
     remaining_s = log.remaining_s(queue_position.run, now) if log is not None else None
     return (
@@ -80,14 +82,14 @@ def _row(
         queue_position.has if queue_position.is_attended else "-",
         " ".join(filter(None, [queue_position.priority or "-", queue_position.project])),
         "-" if remaining_s is None else duration(remaining_s),
-        _reason(queue_position, log, troubles),
+        _reason(queue_position, log, pod_problems),
     )
 
 
-def _reason(queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str]) -> str:
+def _reason(queue_position: QueuePosition, log: ExperimentLog | None, pod_problems: Mapping[str, str]) -> str:
     run = log.state.runs.get(queue_position.run) if log is not None else None
     reason = waiting_for(log.state, run) if log is not None and run is not None else ""
-    return explained(reason_to_wait(reason, queue_position), troubles)
+    return explained(reason_to_wait(reason, queue_position), pod_problems)
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ def cluster_json(
     states: Mapping[str, str],
     queue: QueueAnswer,
     logs: Mapping[str, ExperimentLog],
-    troubles: Mapping[str, str],
+    pod_problems: Mapping[str, str],
     now: float,
     health: HealthAnswer | None = None,
 ) -> dict[str, Any]:
@@ -131,24 +133,24 @@ def cluster_json(
             for summary in experiments
         ],
         "queue": [
-            _queue_position_json(queue_position, logs.get(queue_position.experiment), troubles, now)
+            _queue_position_json(queue_position, logs.get(queue_position.experiment), pod_problems, now)
             for queue_position in _queue_positions(queue, logs)
         ],
     }
 
 
 def experiment_json(
-    log: ExperimentLog, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+    log: ExperimentLog, queue: QueueAnswer, pod_problems: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     """Return one experiment as an object: runs, oldest first, with queue positions of open ones."""
     return {
         "name": log.state.name,
-        "runs": [_run_json(log, run, queue, troubles, now) for run in log.state.runs.values()],
+        "runs": [_run_json(log, run, queue, pod_problems, now) for run in log.state.runs.values()],
     }
 
 
 def _run_json(
-    log: ExperimentLog, run: Run, queue: QueueAnswer, troubles: Mapping[str, str], now: float
+    log: ExperimentLog, run: Run, queue: QueueAnswer, pod_problems: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     done, total = run.progress()
     found = schedule_now(log.state, run, run.clock.ended or now)
@@ -162,17 +164,17 @@ def _run_json(
         "total": total if run.has_known_end else None,
         "error": run.failures.error,
         "schedule": asdict(found) | {"gap": found.gap} if found is not None else None,
-        "queue_position": _queue_position_json(queue_position, log, troubles, now)
+        "queue_position": _queue_position_json(queue_position, log, pod_problems, now)
         if queue_position is not None
         else None,
     }
 
 
 def _queue_position_json(
-    queue_position: QueuePosition, log: ExperimentLog | None, troubles: Mapping[str, str], now: float
+    queue_position: QueuePosition, log: ExperimentLog | None, pod_problems: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     return asdict(queue_position) | {
         "position": queue_position.position,
         "left_s": log.remaining_s(queue_position.run, now) if log is not None else None,
-        "reason": _reason(queue_position, log, troubles),
+        "reason": _reason(queue_position, log, pod_problems),
     }

@@ -191,10 +191,10 @@ def await_workers(kvs: KvsClient, workers: int, *, timeout_s: float, say: Say) -
     deadline = time.monotonic() + timeout_s
     last_report = -1, ""
     while (count := len(_pods(kvs))) != workers:
-        troubles = _troubles(kvs) if count < workers else ""
-        if (count, troubles) != last_report:
-            say(f"{count} of {workers} workers" + (f" ({troubles})" if troubles else ""))
-            last_report = count, troubles
+        pod_problems = _pod_problems(kvs) if count < workers else ""
+        if (count, pod_problems) != last_report:
+            say(f"{count} of {workers} workers" + (f" ({pod_problems})" if pod_problems else ""))
+            last_report = count, pod_problems
         if time.monotonic() > deadline:
             raise ClusterError(_late(kvs, count, workers, timeout_s))
         time.sleep(_POLL_S)
@@ -209,21 +209,21 @@ def _pods(kvs: KvsClient) -> set[str]:
     }
 
 
-def _troubles(kvs: KvsClient) -> str:
+def _pod_problems(kvs: KvsClient) -> str:
     """Return the cluster manager's reasons for pods that do not start."""
-    return "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
+    return "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.worker_set_status().pods.items()))
 
 
 def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
-    troubles = _troubles(kvs)
+    pod_problems = _pod_problems(kvs)
     if count > workers:
         return (
             f"there are still {count} workers instead of {workers} after {timeout_s:g} s. They continue to leave: see "
             "`kubectl get pods`"
         )
     return (
-        f"{count} of {workers} workers registered within {timeout_s:g} s ({troubles or 'the reason is not known'}). "
-        "The others are used when they come: see `kubectl get pods` and `kubectl describe pod`"
+        f"{count} of {workers} workers registered within {timeout_s:g} s ({pod_problems or 'the reason is not known'})."
+        " The others are used when they come: see `kubectl get pods` and `kubectl describe pod`"
     )
 
 

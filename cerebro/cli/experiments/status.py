@@ -78,7 +78,7 @@ def load_readable(
 def state_lines(
     state: ExperimentState,
     *,
-    troubles: Mapping[str, str] | None = None,
+    pod_problems: Mapping[str, str] | None = None,
     now: float | None = None,
     queue: QueueAnswer | None = None,
     meter: ThroughputMeter | None = None,
@@ -86,7 +86,7 @@ def state_lines(
     """Format an experiment: its runs, and the newest fit's schedule, epochs and models.
 
     Args:
-        troubles: pod -> reason why it does not start, for runs that wait for workers.
+        pod_problems: pod -> reason why it does not start, for runs that wait for workers.
         now: seconds since 1970; default: the current time.
         queue: the queue of all runs.
         meter: has observed the log.
@@ -94,7 +94,9 @@ def state_lines(
     now = time.time() if now is None else now
     known = queue_positions(queue) if queue else []
     positions = {each.run: each.as_logged(state) for each in known if each.experiment == state.name}
-    rows = [_run_row(state, run, positions.get(run.id), troubles or {}, now) for run in state.runs.values()]
+    rows = [
+        _run_row(state, run, positions.get(run.id), pod_problems or {}, now) for run in state.runs.values()
+    ]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
     log = ExperimentLog(state=state, meter=meter or ThroughputMeter())
@@ -123,12 +125,12 @@ def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
     """
     meter = ThroughputMeter()
     state, problem = load_readable(kvs, name, meter)
-    queue, troubles = kvs.queued(), kvs.troubles().pods
+    queue, pod_problems = kvs.queued(), kvs.worker_set_status().pods
     if is_json:
         log = ExperimentLog(state=state, meter=meter)
-        print(json.dumps(experiment_json(log, queue, troubles, time.time()), indent=2))
+        print(json.dumps(experiment_json(log, queue, pod_problems, time.time()), indent=2))
     else:
-        print(*state_lines(state, troubles=troubles, queue=queue, meter=meter), sep="\n")
+        print(*state_lines(state, pod_problems=pod_problems, queue=queue, meter=meter), sep="\n")
     if problem is not None:
         raise problem
 
@@ -137,12 +139,14 @@ def _run_row(
     state: ExperimentState,
     run: Run,
     queue_position: QueuePosition | None,
-    troubles: Mapping[str, str],
+    pod_problems: Mapping[str, str],
     now: float,
 ) -> tuple[str, ...]:
     done, total = run.progress()
     share = f"{done}/{total}" if run.has_known_end else f"{done} so far"
-    note = explained(reason_to_wait(waiting_for(state, run), queue_position), troubles) or run.failures.error
+    note = (
+        explained(reason_to_wait(waiting_for(state, run), queue_position), pod_problems) or run.failures.error
+    )
     spent = duration((run.clock.ended or now) - run.clock.begun) if run.clock.started else "-"
     return (run.id, state_words.run(run), share, spent, first_line(note))
 

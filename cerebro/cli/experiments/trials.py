@@ -161,7 +161,7 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParall
         models=group.models,
         parallel_plan=known.parallel_plan.label,
         devices=known.parallel_plan.size,
-        device=inspection.places[known.place].device.name,
+        device=inspection.device_kinds[known.device_kind].device.name,
         state=state,
         batch_s=outcome.batch_s if outcome is not None and is_measured else None,
         sigma=outcome.sigma if outcome is not None and is_measured else None,

@@ -18,8 +18,8 @@ from cerebro.contract.records import (
     ExperimentRecord,
     Reclaim,
     SizeRequest,
-    Troubles,
     WorkerRecord,
+    WorkerSetStatus,
 )
 from cerebro.contract.rest import api
 from cerebro.contract.rest.openapi import BYTES, Operation
@@ -372,15 +372,18 @@ STORE: dict[str, Operation] = {
         query=_Size,
         statuses=(204, 409),
     ),
-    "GET /v1/cluster/troubles": Operation(
-        name="troubles", scope=Scope.READ, summary="Why workers do not start.", answer=Troubles
+    "GET /v1/cluster/worker-set": Operation(
+        name="worker_set_status",
+        scope=Scope.READ,
+        summary="Why workers do not start.",
+        answer=WorkerSetStatus,
     ),
-    "PUT /v1/cluster/troubles": Operation(
-        name="set_troubles",
+    "PUT /v1/cluster/worker-set": Operation(
+        name="set_worker_set_status",
         scope=Scope.CONTROL,
         summary="For the controller: replace the reasons why workers do not start.",
-        body=Troubles,
-        answer=Troubles,
+        body=WorkerSetStatus,
+        answer=WorkerSetStatus,
     ),
     "GET /v1/workers/{name}/usage": Operation(
         name="usage",

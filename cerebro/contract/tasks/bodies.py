@@ -13,7 +13,7 @@ from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.search_tasks import SearchTaskRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef, FittedRef, Savepoint
 from cerebro.contract.tasks.gangs import Gang
-from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, ParallelPlanId
+from cerebro.contract.trials import AvailableDevices, DeviceKind, GroupId, ParallelPlanId
 
 
 class EtlTask(LateContract):
@@ -206,7 +206,7 @@ class InspectTask(LateContract):
     """Techniques to consider; `None`: all built-in techniques."""
     gpus: tuple[int, ...] = ()
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
-    places: tuple[DevicePlace, ...]
+    device_kinds: tuple[AvailableDevices, ...]
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """See `EtlTask`."""
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from cerebro.contract.base import Contract
 from cerebro.contract.failure_rules import MatchedRule
-from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.texts import cleaned, first_line
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
@@ -189,7 +189,7 @@ class Failure(Contract):
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
     """Failed rows, if they ended ETL."""
 
-    place: MemoryPlace | None = Field(None, exclude_if=lambda place: place is None)
+    memory_kind: MemoryKind | None = Field(None, exclude_if=lambda kind: kind is None)
     """Memory that ran out. Absent if unknown."""
     rank: int | None = Field(None, exclude_if=lambda rank: rank is None)
     """Rank that failed first, for a sub-epoch on several devices."""

@@ -25,10 +25,10 @@ from cerebro.contract.records import (
     ExperimentSummary,
     Reclaim,
     SizeRequest,
-    Troubles,
     Unreadable,
     UsageSample,
     WorkerRecord,
+    WorkerSetStatus,
     WorkerStatus,
 )
 from cerebro.contract.rest import api
@@ -364,13 +364,13 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         """Withdraw the request for this number of workers; `ConflictError` if it is not the current one."""
         self.send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
 
-    def troubles(self) -> Troubles:
+    def worker_set_status(self) -> WorkerSetStatus:
         """Return the reasons why requested workers do not start."""
-        return self.call("GET", "/v1/cluster/troubles", Troubles)
+        return self.call("GET", "/v1/cluster/worker-set", WorkerSetStatus)
 
-    def set_troubles(self, troubles: Troubles) -> None:
+    def set_worker_set_status(self, status: WorkerSetStatus) -> None:
         """Replace the record of workers that do not start. Controller only."""
-        self.call("PUT", "/v1/cluster/troubles", Troubles, troubles)
+        self.call("PUT", "/v1/cluster/worker-set", WorkerSetStatus, status)
 
     # --- trials ----------------------------------------------------------------------------------
 

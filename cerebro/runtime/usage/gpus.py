@@ -1,7 +1,7 @@
 """NVIDIA's GPUs through the library of their driver (NVML). The only importer of `pynvml`.
 
 The agent lists GPUs at its start (`worker.agent.__main__`), `meter` measures them, and `machine_checks` asks for
-troubles. It never changes a GPU. Other vendors' GPUs are not found.
+problems. It never changes a GPU. Other vendors' GPUs are not found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SLOWING = {0x8: "hardware slowdown", 0x40: "heat", 0x80: "the power brake"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class GpuProblem:
     """A problem of a GPU, reported by its driver.
 
     Attributes:
@@ -77,7 +77,7 @@ class Gpus:
         """Measure each GPU, except GPUs that fell off the bus."""
         return tuple(self._measure())
 
-    def troubles(self, expected: int) -> tuple[Trouble, ...]:
+    def problems(self, expected: int) -> tuple[GpuProblem, ...]:
         """Return the problems of the GPUs.
 
         Args:
@@ -92,22 +92,22 @@ class Gpus:
         ]
         if len(self._handles) < expected:
             message = f"{expected} GPUs were registered, the driver tells of {len(self._handles)}"
-            found.append(Trouble(text=message, is_broken=True))
+            found.append(GpuProblem(text=message, is_broken=True))
         return tuple(found)
 
-    def _of(self, name: str, handle: Any) -> Iterator[Trouble]:
+    def _of(self, name: str, handle: Any) -> Iterator[GpuProblem]:
         nvml = self._nvml
         try:
             nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
-            yield Trouble(text=f"{name} does not answer: {error}", is_broken=True)
+            yield GpuProblem(text=f"{name} does not answer: {error}", is_broken=True)
             return
         with suppress(nvml.NVMLError, AttributeError):  # older GPUs, or parts of one, remap no rows
             _, _, is_pending, has_failed = nvml.nvmlDeviceGetRemappedRows(handle)
             if has_failed:
-                yield Trouble(text=f"{name} could not remap a broken row of its memory", is_broken=True)
+                yield GpuProblem(text=f"{name} could not remap a broken row of its memory", is_broken=True)
             elif is_pending:
-                yield Trouble(
+                yield GpuProblem(
                     text=f"{name} remaps a broken row of its memory at its next reset", is_broken=True
                 )
         with suppress(nvml.NVMLError, AttributeError):
@@ -118,11 +118,11 @@ class Gpus:
                 text = (
                     f"{name} has had {count} uncorrectable errors of its memory since its driver was loaded"
                 )
-                yield Trouble(text=text, is_broken=False)
+                yield GpuProblem(text=text, is_broken=False)
         with suppress(nvml.NVMLError, AttributeError):
             reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
             if slow := [why for bit, why in _SLOWING.items() if reasons & bit]:
-                yield Trouble(text=f"{name} is slowed down by {', '.join(slow)}", is_broken=False)
+                yield GpuProblem(text=f"{name} is slowed down by {', '.join(slow)}", is_broken=False)
 
     def _measure(self) -> Iterator[GpuUsage]:
         for name, handle in zip(self.names, self._handles, strict=True):

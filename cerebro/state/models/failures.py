@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan
+from cerebro.contract.parallel_plans import MemoryKind, ParallelPlan
 from cerebro.contract.tasks.failures import Failure, FailureKind
 
 _MOST_WARNINGS = 20
@@ -18,14 +18,14 @@ class RuledOut:
     Attributes:
         reason: one line, for people.
         kind: kind of the failure that ruled it out.
-        place: memory that ran out; `None` if unknown or another failure.
+        memory_kind: memory that ran out; `None` if unknown or another failure.
         peak_bytes: peak use of that memory by the attempt; 0 if unknown.
     """
 
     parallel_plan: ParallelPlan
     reason: str
     kind: FailureKind
-    place: MemoryPlace | None = None
+    memory_kind: MemoryKind | None = None
     peak_bytes: int = 0
 
 

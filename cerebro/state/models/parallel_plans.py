@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.events import ParallelPlansRuledOut
-from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
@@ -65,7 +65,7 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     if is_doubtful and not (has_other and (is_last_attempt or traits.retry != "counted")):
         return False
     if failure.kind is FailureKind.OUT_OF_MEMORY:
-        was_alone = failure.place == "device" or bool(task.exhausted)
+        was_alone = failure.memory_kind == "device" or bool(task.exhausted)
         if not is_last_attempt and not (has_other and was_alone):
             return False
     strike(model, parallel_plan, failure)
@@ -85,7 +85,7 @@ def strike(model: Model, parallel_plan: ParallelPlan, failure: Failure) -> None:
         parallel_plan=parallel_plan,
         reason=failure.line,
         kind=failure.kind,
-        place=failure.place,
+        memory_kind=failure.memory_kind,
         peak_bytes=failure.peak_bytes,
     )
 
@@ -224,7 +224,7 @@ def _models(count: int) -> str:
     return f"{count} model{'' if count == 1 else 's'}"
 
 
-_CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
+_CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryKind | None]] = {
     "device_memory": (FailureKind.OUT_OF_MEMORY, "device"),
     "not_applicable": (FailureKind.NOT_APPLICABLE, None),
     "gradient": (FailureKind.NOT_APPLICABLE, None),
@@ -260,9 +260,9 @@ def observe_trial(run: Run, group: str, parallel_plan: str) -> None:
     )
     if len(bad) < len(outcomes) or has_worked:
         return
-    kind, place = _CONCLUSIVE[bad[0].cause]
-    peak = bad[0].device_bytes if place == "device" else 0
-    failure = Failure(kind=kind, message=bad[0].reason, place=place, peak_bytes=peak)
+    kind, memory_kind = _CONCLUSIVE[bad[0].cause]
+    peak = bad[0].device_bytes if memory_kind == "device" else 0
+    failure = Failure(kind=kind, message=bad[0].reason, memory_kind=memory_kind, peak_bytes=peak)
     for model in models:
         other_plans = [
             parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.label != label
@@ -301,5 +301,5 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
 def _words(struck: RuledOut) -> str:
     if struck.kind is not FailureKind.OUT_OF_MEMORY:
         return struck.reason
-    where = {"device": " of the device", "host": " of the machine", None: ""}[struck.place]
+    where = {"device": " of the device", "host": " of the machine", None: ""}[struck.memory_kind]
     return f"out of memory{where}: {struck.reason}"

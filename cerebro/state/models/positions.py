@@ -19,15 +19,15 @@ from cerebro.state.models.model import Model
 
 
 def position_of(
-    model: Model, rows: Mapping[int, int], sub_epoch: int, terms: TrainingConfig | None = None
+    model: Model, rows: Mapping[int, int], sub_epoch: int, config: TrainingConfig | None = None
 ) -> Position:
     """Return the position of a sub-epoch, numbered from 0; all earlier sub-epochs must be known.
 
     Args:
         rows: partition -> rows; see `FitPlan.partitions`.
-        terms: its training config; default `Model.config_of`.
+        config: its training config; default `Model.config_of`.
     """
-    now = terms or model.config_of(sub_epoch)
+    now = config or model.config_of(sub_epoch)
     cut = _cut(now.hyperparams)
     batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
     earlier_epochs = model.progress.epochs_before(sub_epoch)

@@ -86,24 +86,24 @@ def reason_to_wait(reported_reason: str, queue_position: QueuePosition | None, o
     return reported_reason or (queue_position.reason if queue_position is not None else "") or otherwise
 
 
-def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
-    """Add the reasons for missing workers (`Troubles.note`, `Troubles.pods`) to a reason to wait for workers."""
+def explained(reason: str, pod_problems: Mapping[str, str], note: str = "") -> str:
+    """Add why workers are missing (`WorkerSetStatus.note` and `.pods`) to a reason to wait for workers."""
     reasons = [note] if note else []
-    reasons += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    reasons += [f"{pod} does not start: {why}" for pod, why in sorted(pod_problems.items())]
     return "; ".join([reason, *reasons]) if reason.startswith(_WAITING) else reason
 
 
-def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str, str]) -> str:
+def lost_because(status: WorkerStatus | None, words: str, pod_problems: Mapping[str, str]) -> str:
     """Describe why a worker is lost.
 
     Args:
         status: status in the store; `None` if unknown.
         words: reason from a log, or empty.
-        troubles: why pods do not start (`Troubles.pods`).
+        pod_problems: why pods do not start (`WorkerSetStatus.pods`).
     """
     words = words or (status.leaving if status else "")
     pod = status.record.pod.name if status and status.record.pod else ""
-    why = troubles.get(pod, "")
+    why = pod_problems.get(pod, "")
     reasons = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
     return "; ".join(filter(None, reasons)) or "it does not report"
 

@@ -81,33 +81,34 @@ def forecast_lines(run: Run, now: float) -> list[str]:
     ]
     if shortfall := short(run, now):
         lines.append(shortfall)
-    if newest.advised is not None and newest.advised != newest.workers:
-        other = next((each for each in newest.ends if each.workers == newest.advised), None)
+    if newest.recommended_workers is not None and newest.recommended_workers != newest.workers:
+        size = newest.recommended_workers
+        other = next((each for each in newest.ends if each.workers == size), None)
         if other is not None:
-            done = ", and were asked for" if newest.asked_for else ""
+            done = ", and were asked for" if newest.requested_workers else ""
             lines.append(
-                f"{_workers(newest.advised)} would end it at {clock(newest.time + other.p50_s, now)} instead of "
+                f"{_workers(size)} would end it at {clock(newest.time + other.p50_s, now)} instead of "
                 f"{clock(newest.time + end.p50_s, now)}{done}"
             )
     return lines
 
 
 def short(run: Run, now: float) -> str:
-    """Return why the allowed workers cannot meet the goal, and the remedy; empty if they can."""
+    """Return why the allowed_workers workers cannot meet the goal, and the remedy; empty if they can."""
     newest, goal = run.scheduling.forecasts[-1] if run.scheduling.forecasts else None, goal_of(run)
-    if newest is None or newest.allowed is None:
+    if newest is None or newest.allowed_workers is None:
         return ""
     reasons = []
     if goal.finish_by is not None:
-        reasons.append(_late(newest, goal.finish_by, newest.allowed, now))
+        reasons.append(_late(newest, goal.finish_by, newest.allowed_workers, now))
     if goal.worker_hours is not None:
         reasons.append(f"its budget of {goal.worker_hours:g} worker-hours ends before it does")
     return f"the goal cannot be kept: {', or '.join(filter(None, reasons))}"
 
 
-def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> str:
+def _late(newest: ForecastMade, finish_by: float, allowed_workers: int, now: float) -> str:
     at = clock(finish_by, now)
-    within = [each for each in newest.ends if each.workers <= allowed]
+    within = [each for each in newest.ends if each.workers <= allowed_workers]
     if not within:
         return ""
     fastest = min(within, key=lambda each: each.p90_s)
@@ -116,7 +117,8 @@ def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> s
     enough = [each.workers for each in newest.ends if newest.time + each.p90_s <= finish_by]
     takes = f"needs {min(enough)} workers" if enough else "cannot be had with more workers"
     until = clock(newest.time + fastest.p90_s, now)
-    return f"to end by {at} {takes}, or until {until}; {allowed} {'is' if allowed == 1 else 'are'} allowed"
+    are = "is" if allowed_workers == 1 else "are"
+    return f"to end by {at} {takes}, or until {until}; {allowed_workers} {are} allowed"
 
 
 def _truth(run: Run) -> str:

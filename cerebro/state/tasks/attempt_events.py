@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cerebro.contract.events import (
+    PreemptionRequested,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -56,7 +56,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
             _see_end(event, concerned, workers)
             if isinstance(event, TaskCommitted):
                 _see_verification(event, concerned, workers)
-        case SubEpochSaved() | TaskAsked():
+        case SubEpochSaved() | PreemptionRequested():
             _go_on(event, concerned)
 
 
@@ -94,7 +94,7 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     for member, devices in members:
         member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
-        model.busy, model.configs.active = event.task, event.terms
+        model.busy, model.configs.active = event.task, event.config_version
     task.assign(event, worker.name)
     run.observe_task(event.task, task)
 
@@ -110,9 +110,9 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
     _see_worked(run, task, event.time)
 
 
-def _go_on(event: SubEpochSaved | TaskAsked, concerned: _Concerned) -> None:
+def _go_on(event: SubEpochSaved | PreemptionRequested, concerned: _Concerned) -> None:
     run, task, _, model, _ = concerned
-    if isinstance(event, TaskAsked):
+    if isinstance(event, PreemptionRequested):
         task.attempts[-1].release_requested_at = event.time
         return
     if model is None or task.key.kind != "train":
@@ -170,7 +170,7 @@ def _close(
                 failure_events.judge_savepoint(event, model)
             goes_on = False
             if is_running and event.loss is FailureKind.OUT_OF_MEMORY and trainee is not None:
-                killed = Failure(kind=event.loss, message=event.reason, place="host")
+                killed = Failure(kind=event.loss, message=event.reason, memory_kind="host")
                 goes_on = parallel_plans.judge(killed, run, task, trainee)
             elif is_running and len(members) > 1 and trainee is not None and event.loss is FailureKind.CRASH:
                 lost = Failure(kind=FailureKind.MEMBER_LOST, message=event.reason)
@@ -204,7 +204,7 @@ def give_up(event: TaskGivenUp, run: Run) -> None:
         kind=FailureKind.OUT_OF_MEMORY,
         message=event.reason,
         traceback=task.failure.traceback if task.failure else "",
-        place=lack.place if lack else None,
+        memory_kind=lack.memory_kind if lack else None,
         peak_bytes=lack.peak_bytes if lack else 0,
         limit_bytes=lack.limit_bytes if lack else 0,
     )

@@ -95,8 +95,10 @@ def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Membe
         raise IllegalEventError(
             f"{event.task} assigned to devices {event.devices} by {event.parallel_plan.label}"
         )
-    if event.terms >= len(model.configs.versions):
-        raise IllegalEventError(f"{event.task} assigned with terms {event.terms}, which {model.id} never had")
+    if event.config_version >= len(model.configs.versions):
+        raise IllegalEventError(
+            f"{event.task} assigned with config_version {event.config_version}, which {model.id} never had"
+        )
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
     if not model.needs(key.epoch or 0, key.partitions):

@@ -41,7 +41,7 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
 
 def _cause(failure: Failure) -> Cause:
     if failure.kind is FailureKind.OUT_OF_MEMORY:
-        return "device_memory" if failure.place == "device" else "host_memory"
+        return "device_memory" if failure.memory_kind == "device" else "host_memory"
     return "not_applicable" if failure.kind is FailureKind.NOT_APPLICABLE else "failure"
 
 

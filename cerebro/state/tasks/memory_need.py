@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.tasks.failures import Failure
 
 _BEYOND_PEAK, _BEYOND_LIMIT = 1.1, 1.25
@@ -23,12 +23,12 @@ class Lack:
     """Lack of memory in attempts at one task, each alone on its worker.
 
     Attributes:
-        place: the memory that ran out.
+        memory_kind: the memory that ran out.
         limit_bytes: largest limit of an attempt.
         peak_bytes: largest measured use; 0 if unknown.
     """
 
-    place: MemoryPlace
+    memory_kind: MemoryKind
     limit_bytes: int
     peak_bytes: int = 0
 
@@ -51,17 +51,17 @@ def has_room(limit_bytes: int, need_bytes: int) -> bool:
 
 def have_grown(previous: Iterable[Lack], now: Iterable[Lack]) -> bool:
     """Return True if a larger limit than before was too small."""
-    known = {lack.place: lack.limit_bytes for lack in previous}
-    return any(lack.limit_bytes > known.get(lack.place, 0) for lack in now)
+    known = {lack.memory_kind: lack.limit_bytes for lack in previous}
+    return any(lack.limit_bytes > known.get(lack.memory_kind, 0) for lack in now)
 
 
 def with_failure(lacks: Iterable[Lack], failure: Failure) -> tuple[Lack, ...]:
     """Add a failed attempt that ran alone; without place and limit it adds nothing."""
-    known = {lack.place: lack for lack in lacks}
-    if failure.place is not None and failure.limit_bytes:
-        previous_lack = known.get(failure.place)
-        known[failure.place] = Lack(
-            place=failure.place,
+    known = {lack.memory_kind: lack for lack in lacks}
+    if failure.memory_kind is not None and failure.limit_bytes:
+        previous_lack = known.get(failure.memory_kind)
+        known[failure.memory_kind] = Lack(
+            memory_kind=failure.memory_kind,
             limit_bytes=max(failure.limit_bytes, previous_lack.limit_bytes if previous_lack else 0),
             peak_bytes=max(failure.peak_bytes, previous_lack.peak_bytes if previous_lack else 0),
         )

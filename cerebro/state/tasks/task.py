@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from cerebro.contract.events import (
+    PreemptionRequested,
     SubEpochSaved,
-    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -30,7 +30,15 @@ from cerebro.errors import IllegalEventError
 from cerebro.state.tasks import memory_need
 from cerebro.state.tasks.keys import TaskKey
 
-TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked | TaskAsked | SubEpochSaved
+TaskEvent = (
+    TaskAssigned
+    | TaskStarted
+    | TaskCommitted
+    | TaskFailed
+    | TaskRevoked
+    | PreemptionRequested
+    | SubEpochSaved
+)
 
 
 class TaskState(StrEnum):
@@ -54,7 +62,7 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
-    (TaskState.RUNNING, "TaskAsked"): frozenset({TaskState.RUNNING}),
+    (TaskState.RUNNING, "PreemptionRequested"): frozenset({TaskState.RUNNING}),
     (TaskState.RUNNING, "SubEpochSaved"): frozenset({TaskState.RUNNING}),
     # `Task.reopen`: a sub-epoch's checkpoint is lost, or another replica copy of the partition may be needed later.
     # These names are labels for docs/state.md, not events. A search task without a usable answer is reopened, too.
@@ -261,7 +269,7 @@ class Task:
             return
         if event.loss is FailureKind.OUT_OF_MEMORY:
             self.failure = Failure(
-                kind=event.loss, message=event.reason, place="host", limit_bytes=event.limit_bytes
+                kind=event.loss, message=event.reason, memory_kind="host", limit_bytes=event.limit_bytes
             )
             if goes_another_way:
                 self.lacks = ()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
+from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.tasks.bodies import (
     MEASURING,
     EtlTask,
@@ -160,16 +160,16 @@ class Execution:
             self._shared.reports.changed()
         failure = self._ruled(_classified(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_parallel_plan": is_by_parallel_plan}
-        if failure.place is not None and isinstance(body, ModelTask):
-            known["limit_bytes"] = self._limit_bytes(failure.place)
+        if failure.memory_kind is not None and isinstance(body, ModelTask):
+            known["limit_bytes"] = self._limit_bytes(failure.memory_kind)
         return failure.model_copy(update=known)
 
-    def _limit_bytes(self, place: MemoryPlace) -> int:
+    def _limit_bytes(self, memory_kind: MemoryKind) -> int:
         """Return the memory limit in bytes, or 0 if unknown or shared with others.
 
         A container's limit is the worker's own; a machine's memory is not.
         """
-        if place == "host":
+        if memory_kind == "host":
             return (own_group().limit_bytes() or 0) if self._settings.pod is not None else 0
         devices = self._shared.devices.devices
         return min((devices[number].memory_bytes or 0 for number in self._devices), default=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
-from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.runtime.tracebacks import line_of, name_of
 
 _OF_DEVICE = (
@@ -46,7 +46,7 @@ def refused_bytes(error: BaseException) -> int:
     return round(float(found[1]) * _UNITS[found[2]]) if found is not None else 0
 
 
-def whose_memory(error: BaseException) -> MemoryPlace | None:
+def whose_memory(error: BaseException) -> MemoryKind | None:
     """Return the kind of memory that ran out; `None` for another error."""
     message = line_of(error)
     if name_of(error) == "OutOfMemoryError" or any(text in message for text in _OF_DEVICE):

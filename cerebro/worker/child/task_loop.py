@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from cerebro import errors
-from cerebro.contract.parallel_plans import MemoryPlace
+from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.tasks.bodies import MEASURING, EtlTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.keras.backend import CORES
@@ -101,8 +101,8 @@ def failure_of(
     ):
         return failure_of(found)
     message = _message(error)
-    place = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
-    if place is not None:
+    memory_kind = whose_memory(error) if kind in _MAY_BE_OF_MEMORY else None
+    if memory_kind is not None:
         kind = FailureKind.OUT_OF_MEMORY
     fault = blame(error, has_gpu=has_gpu) if kind in _MAY_BE_OF_DEVICE else Blame.CODE
     if fault is Blame.DEVICE:
@@ -120,17 +120,17 @@ def failure_of(
         needs_bytes=needs,
         volume=volume,
         rows_failed=rows_failed,
-        place=place,
-        peak_bytes=_peak_bytes(error, place),
+        memory_kind=memory_kind,
+        peak_bytes=_peak_bytes(error, memory_kind),
         may_be_device=kind is FailureKind.USER_ERROR and fault is Blame.UNSURE,
     )
 
 
-def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
+def _peak_bytes(error: BaseException, memory_kind: MemoryKind | None) -> int:
     """Return the peak of the exhausted memory; for a device, as noted by its handler, with the refused request."""
-    if place == "device":
+    if memory_kind == "device":
         return int(getattr(error, "peak_gpu_bytes", 0)) + refused_bytes(error)
-    return memory.peak_bytes() if place == "host" else 0
+    return memory.peak_bytes() if memory_kind == "host" else 0
 
 
 def _message(error: BaseException) -> str:

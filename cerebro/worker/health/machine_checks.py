@@ -24,7 +24,7 @@ from cerebro.contract.stored.health import CheckResult, Probe
 from cerebro.errors import CerebroError
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.runtime.usage.gpus import Gpus, Trouble
+from cerebro.runtime.usage.gpus import GpuProblem, Gpus
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.settings import SECRETS, Settings
 
@@ -145,9 +145,9 @@ class NodeChecker:
         if not self._devices.gpus:
             return
         began = time.monotonic()
-        troubles: tuple[Trouble, ...] = self._gpus().troubles(len(self._devices.gpus))
-        problem = "; ".join(each.text for each in troubles if each.is_broken)
-        notes = "; ".join(each.text for each in troubles if not each.is_broken)
+        problems: tuple[GpuProblem, ...] = self._gpus().problems(len(self._devices.gpus))
+        problem = "; ".join(each.text for each in problems if each.is_broken)
+        notes = "; ".join(each.text for each in problems if not each.is_broken)
         yield Probe(name="driver", problem=problem, note=notes, seconds=time.monotonic() - began)
 
     def _round_trip(self) -> Probe:

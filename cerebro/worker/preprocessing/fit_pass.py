@@ -74,7 +74,7 @@ class FitPass:
         self._objects_uri, self._scratch, self._on_rows = objects_uri, scratch, on_rows
         self.rows = 0
         self._at = ""
-        self._trouble: BaseException | None = None
+        self._platform_error: BaseException | None = None
 
     def fit(self) -> Any:
         """Return the result of the user's method, which may stop iterating early.
@@ -91,8 +91,8 @@ class FitPass:
         try:
             found = self._spec.fit(batches, object_dir)
         except (Exception, SystemExit) as error:
-            if self._trouble is not None:  # the platform's error, which user code may have replaced
-                raise self._trouble from error
+            if self._platform_error is not None:  # the platform's error, which user code may have replaced
+                raise self._platform_error from error
             if (found := error_of_call(error, self._scratch)) is not None:
                 raise found from error
             raised = SpecError(f"ETLSpec.fit raised {self._at or 'before its first batch'}: {line_of(error)}")
@@ -100,8 +100,8 @@ class FitPass:
             raise raised from error
         finally:
             batches.close()
-        if self._trouble is not None:  # user code caught it, so it has not seen all rows
-            raise self._trouble
+        if self._platform_error is not None:  # user code caught it, so it has not seen all rows
+            raise self._platform_error
         return found
 
     def _store(self, parts: Sequence[Metadata]) -> ObjectStore | None:
@@ -136,7 +136,7 @@ class FitPass:
                             yield batch
             self._on_rows(self.rows, total)
         except Exception as error:
-            self._trouble = error
+            self._platform_error = error
             raise
 
     def _batch(self, part: Metadata, rows: range, objects: ShardObjects | None, total: int) -> pa.RecordBatch:

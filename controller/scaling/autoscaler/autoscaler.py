@@ -106,8 +106,8 @@ def released(state: ExperimentState, forecast: ForecastMade, present: Sequence[s
     Args:
         present: workers that train, the last ones released first.
     """
-    volumes = {state.workers[name].volume for name in present[forecast.asked_for :]}
-    reason = f"{forecast.run} will train on {forecast.asked_for} workers"
+    volumes = {state.workers[name].volume for name in present[forecast.requested_workers :]}
+    reason = f"{forecast.run} will train on {forecast.requested_workers} workers"
     return tuple(
         Exclusion(worker.name, Scope.REPLICAS, reason)
         for worker in state.workers.values()
@@ -251,9 +251,9 @@ class Autoscaler:
                 ForecastEnd(count, round(each.p50_s, 1), round(each.p90_s, 1))
                 for count, each in sorted(ends.items())
             ),
-            advised=choice.workers if _is_worth_reporting(situation, choice.workers) else None,
-            allowed=None if choice.is_kept else situation.bounds[1],
-            asked_for=wanted,
+            recommended_workers=choice.workers if _is_worth_reporting(situation, choice.workers) else None,
+            allowed_workers=None if choice.is_kept else situation.bounds[1],
+            requested_workers=wanted,
         )
         if wanted is not None and wanted < len(request.workers):
             self._shrinking = forecast, request.workers
@@ -298,10 +298,10 @@ def _is_news(run: Run, forecast: ForecastMade, now: float) -> bool:
     if not run.scheduling.forecasts:
         return True
     last_forecast = run.scheduling.forecasts[-1]
-    if (last_forecast.workers, last_forecast.advised, last_forecast.allowed) != (
+    if (last_forecast.workers, last_forecast.recommended_workers, last_forecast.allowed_workers) != (
         forecast.workers,
-        forecast.advised,
-        forecast.allowed,
+        forecast.recommended_workers,
+        forecast.allowed_workers,
     ):
         return True
     ends_at, was_at = now + forecast.end.p50_s, last_forecast.time + last_forecast.end.p50_s

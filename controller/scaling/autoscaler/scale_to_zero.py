@@ -68,7 +68,7 @@ class ScaleToZero:
         use: Use,
         is_awaited: bool = False,
         chosen_at: float = -math.inf,
-        emptied_at: float = -math.inf,
+        scaled_to_zero_at: float = -math.inf,
         bounds: tuple[int, int] | None = None,
         stalled: tuple[int, str] | None = None,
     ) -> DesiredSize | None:
@@ -80,7 +80,7 @@ class ScaleToZero:
             use: demand of the runs.
             is_awaited: True while requested workers are starting.
             chosen_at: time of a person's last choice of a number; minus infinity without one.
-            emptied_at: time of a person's choice of zero; minus infinity without one.
+            scaled_to_zero_at: time of a person's choice of zero; minus infinity without one.
             bounds: minimum and maximum that the runs request.
             stalled: number of workers to accept, and the reason, if the others find no node.
         """
@@ -88,7 +88,7 @@ class ScaleToZero:
         self._remember(size, is_awaited=is_awaited)
         if not self._rules.is_on:
             return None
-        is_shut = not size and use.wished_at <= emptied_at
+        is_shut = not size and use.wished_at <= scaled_to_zero_at
         if not use.is_used:
             if use.is_full and not size and not is_shut:
                 return DesiredSize(1, "a run waits for free space")

@@ -17,7 +17,7 @@ def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situ
     """Return the facts for choosing trials."""
     inspection, request = run.trials.inspection, run.fit_request
     assert inspection is not None
-    numbers = {place.device: number for number, place in enumerate(inspection.places)}
+    numbers = {kind.device: number for number, kind in enumerate(inspection.device_kinds)}
     devices: dict[int, list[int]] = {}
     for worker in workers:
         if worker.device in numbers:

@@ -11,7 +11,7 @@ FULL = 0.95
 
 def may_fit(situation: Situation, group: ModelGroup, known: KnownParallelPlan) -> bool:
     """True if no known bound exceeds the memory."""
-    device = situation.inspection.places[known.place].device
+    device = situation.inspection.device_kinds[known.device_kind].device
     is_measured = known.device_bytes is not None and device.memory_bytes is not None
     if is_measured and needed_bytes(situation, group, known) > FULL * (device.memory_bytes or 0):
         return False
@@ -36,7 +36,7 @@ def needed_bytes(situation: Situation, group: ModelGroup, known: KnownParallelPl
         # state may be just as large, so a trial on more devices proves nothing.
         if (
             other.parallel_plan.size <= known.parallel_plan.size
-            and other.place == known.place
+            and other.device_kind == known.device_kind
             and other.per_activation_byte
         ):
             rest = outcome.device_bytes - (other.device_bytes or 0) - other.per_optimizer_byte * optimizer

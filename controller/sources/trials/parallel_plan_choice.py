@@ -71,7 +71,7 @@ def _parallel_plans(situation: Situation, group: ModelGroup, size: int) -> dict[
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)
         if known.parallel_plan.size == size and outcome is not None and counts(situation, group, outcome):
-            best = found.get(known.place)
+            best = found.get(known.device_kind)
             if best is None or outcome.batch_s < best[0]:
-                found[known.place] = outcome.batch_s, known
-    return {place: known.parallel_plan for place, (_, known) in found.items()}
+                found[known.device_kind] = outcome.batch_s, known
+    return {kind: known.parallel_plan for kind, (_, known) in found.items()}

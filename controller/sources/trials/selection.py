@@ -153,7 +153,7 @@ def _with(
 ) -> dict[Width, float]:
     found = dict(times)
     for known, seconds in hopes:
-        width = Width(known.place, known.parallel_plan.size)
+        width = Width(known.device_kind, known.parallel_plan.size)
         found[width] = min(seconds, found.get(width, seconds))
     return found
 

@@ -55,7 +55,7 @@ def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan
     for known in group.parallel_plans:
         if known.reason or (group.id, known.id) in situation.struck:
             continue
-        if max(situation.devices.get(known.place, ()), default=0) < known.parallel_plan.size:
+        if max(situation.devices.get(known.device_kind, ()), default=0) < known.parallel_plan.size:
             continue
         is_wanted = (
             known.is_automatic
@@ -73,10 +73,10 @@ def outcome_of(situation: Situation, group: ModelGroup, known: KnownParallelPlan
 
 def is_like(one: KnownParallelPlan, other: KnownParallelPlan) -> bool:
     """True if the plans differ only in the number of devices."""
-    return (one.parallel_plan.technique, one.parallel_plan.params, one.place) == (
+    return (one.parallel_plan.technique, one.parallel_plan.params, one.device_kind) == (
         other.parallel_plan.technique,
         other.parallel_plan.params,
-        other.place,
+        other.device_kind,
     )
 
 

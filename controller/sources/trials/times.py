@@ -13,7 +13,7 @@ from controller.sources.trials.situation import Situation, left_of, measured, ou
 class Width(NamedTuple):
     """A number of devices of one kind."""
 
-    place: int
+    device_kind: int
     size: int
 
 
@@ -34,7 +34,7 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
     found: dict[Width, float] = {}
     for known in there(situation, group):
         outcome = outcome_of(situation, group, known)
-        key = Width(known.place, known.parallel_plan.size)
+        key = Width(known.device_kind, known.parallel_plan.size)
         if outcome is not None and counts(situation, group, outcome):
             found[key] = min(found.get(key, outcome.batch_s), outcome.batch_s)
         elif (
@@ -44,7 +44,7 @@ def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
     if not found:  # one device does not fit: use the plan by which sub-epochs were committed
         for known in there(situation, group):
             if (group.id, known.id) in situation.fits and outcome_of(situation, group, known) is None:
-                found[Width(known.place, known.parallel_plan.size)] = base_s(situation, group)
+                found[Width(known.device_kind, known.parallel_plan.size)] = base_s(situation, group)
     return found
 
 
@@ -119,7 +119,7 @@ def optimistic_s(situation: Situation, group: ModelGroup, known: KnownParallelPl
         narrower = {
             key.size: seconds
             for key, seconds in times_of(situation, group).items()
-            if key.place == known.place and key.size < known.parallel_plan.size
+            if key.device_kind == known.device_kind and key.size < known.parallel_plan.size
         }
     if not narrower:
         narrower = {1: base_s(situation, group)}

@@ -59,7 +59,7 @@ def test_events_of_the_worker_set_explain_a_missing_pod(watched: Watched) -> Non
     assert fleet is not None
     assert "exceeded quota: team" in fleet.not_created[SECOND]
     assert "raise the namespace's ResourceQuota" in fleet.not_created[SECOND]
-    assert fleet.troubles() == {SECOND: fleet.not_created[SECOND]}
+    assert fleet.pod_problems() == {SECOND: fleet.not_created[SECOND]}
     watched.emulator.put("pods", pod(1))
     watched.until(lambda fleet: fleet is not None and not fleet.not_created)
 
@@ -76,7 +76,9 @@ def test_a_new_node_is_reported_until_the_pod_is_scheduled(watched: Watched) -> 
     fleet = watched.until(lambda fleet: fleet is not None and bool(fleet.expected))
     assert fleet is not None
     assert fleet.expected == {SECOND}
-    assert fleet.troubles()[SECOND].startswith("a node is being made for it; until then no node fits: 0/3")
+    assert fleet.pod_problems()[SECOND].startswith(
+        "a node is being made for it; until then no node fits: 0/3"
+    )
     arrivals = Arrivals()
     arrivals.observe([], fleet, 0.0)
     assert arrivals.progress_text == "workers are starting: 0 of 3; a node is being made"

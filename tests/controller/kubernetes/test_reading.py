@@ -101,7 +101,7 @@ def test_an_ended_pod_is_dead_with_a_reason(content: Json, kind: FailureKind, sa
     assert read.dead.kind is kind
     assert said in read.dead.reason
     assert read.leaving is None
-    assert read.trouble == ""
+    assert read.problem == ""
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_the_exit_of_a_container_is_reported(end: Json, kind: FailureKind, said:
 def test_a_container_that_cannot_start_has_a_reason(state: Json, said: str) -> None:
     """The text names a fix."""
     read = read_pod(pod(phase="Pending", containerStatuses=[container("etl"), container("worker", state)]))
-    assert said in read.trouble
-    assert read.trouble.startswith("container worker: ")
+    assert said in read.problem
+    assert read.problem.startswith("container worker: ")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_an_unschedulable_pod_reports_what_is_missing(message: str, cure: str) -
     """The text has the scheduler's words and the chart value."""
     unscheduled = [condition("PodScheduled", "False", "Unschedulable", message)]
     read = read_pod(pod(phase="Pending", conditions=unscheduled, containerStatuses=[]))
-    assert message in read.trouble
-    assert cure in read.trouble
+    assert message in read.problem
+    assert cure in read.problem
 
 
 def test_gpus_of_all_containers_are_summed() -> None:

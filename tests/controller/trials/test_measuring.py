@@ -11,8 +11,8 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoic
 from cerebro.contract.tasks.bodies import InspectTask, TaskBody, TrainTask, TrialTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.trials import (
+    AvailableDevices,
     DeviceKind,
-    DevicePlace,
     Inspection,
     KnownParallelPlan,
     ModelGroup,
@@ -46,7 +46,7 @@ def inspection(models: int, *, groups: int = 1) -> Inspection:
             )
             for number in range(groups)
         ),
-        places=(DevicePlace(device=VIRTUAL, most=2),),
+        device_kinds=(AvailableDevices(device=VIRTUAL, max_devices=2),),
     )
 
 
@@ -151,7 +151,7 @@ def test_running_out_of_memory_leads_to_an_inspection_on_one_device_too() -> Non
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_first = isinstance(body, TrainTask) and attempt == 1 and body.sub_epoch == 0
-        full = Failure(kind=FailureKind.OUT_OF_MEMORY, message="no memory", place="host")
+        full = Failure(kind=FailureKind.OUT_OF_MEMORY, message="no memory", memory_kind="host")
         return full if is_first else None
 
     simulation = simulate(1, models=2, outcome=outcome)

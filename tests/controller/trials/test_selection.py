@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.trials import (
+    AvailableDevices,
     DeviceKind,
-    DevicePlace,
     Inspection,
     KnownParallelPlan,
     ModelGroup,
@@ -60,7 +60,9 @@ def situation(
                 ModelGroup(id=f"g{number:02}", models=tuple(each), parallel_plans=parallel_plans)
                 for number, each in enumerate(names)
             ),
-            places=(DevicePlace(device=DeviceKind(kind="gpu", name="G", memory_bytes=memory), most=8),),
+            device_kinds=(
+                AvailableDevices(device=DeviceKind(kind="gpu", name="G", memory_bytes=memory), max_devices=8),
+            ),
         ),
         remaining_batches={name: batches for each in names for name in each},
         devices={0: devices},

@@ -10,8 +10,8 @@ from cerebro.contract.events import TaskCommitted, TrialsRecalled
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import (
+    AvailableDevices,
     DeviceKind,
-    DevicePlace,
     Inspection,
     KnownParallelPlan,
     ModelGroup,
@@ -37,7 +37,7 @@ FOUND = Inspection(
             ),
         ),
     ),
-    places=(DevicePlace(device=DeviceKind(kind="cpu", name="1 core"), most=2),),
+    device_kinds=(AvailableDevices(device=DeviceKind(kind="cpu", name="1 core"), max_devices=2),),
     torch="2.13.0",
 )
 OUTCOME = TrialOutcome(batch_s=0.5, is_verified=True)

@@ -51,7 +51,7 @@ def test_every_client_call_works_as_at_the_store(served: Served, kvs: KvsClient)
     assert outside.size_request() == kvs.size_request() == SizeRequest(workers=3)
     outside.withdraw_size_request(3)
     assert outside.size_request() is None
-    assert outside.troubles() == kvs.troubles()
+    assert outside.worker_set_status() == kvs.worker_set_status()
     with pytest.raises(errors.NotFoundError, match="two"):
         outside.experiment("two")
     with pytest.raises(errors.ConflictError, match="another code archive"):
@@ -126,7 +126,7 @@ def test_wrong_tokens_do_not_lock_out_the_right_token(served: Served) -> None:
 @pytest.mark.parametrize(("method", "path"), [
     ("POST", "/v1/leader"), ("POST", "/v1/experiments/one/decisions"), ("PUT", "/v1/workers/worker-0"),
     ("DELETE", "/v1/workers/worker-0"), ("POST", "/v1/workers/worker-0/reports"),
-    ("GET", "/v1/workers/worker-0/inbox"), ("PUT", "/v1/cluster/troubles"),
+    ("GET", "/v1/workers/worker-0/inbox"), ("PUT", "/v1/cluster/worker-set"),
     ("DELETE", "/v1/experiments/one"), ("POST", "/v1/experiments"), ("GET", ""), ("GET", "/v1/code/.."),
     ("GET", "/v1/experiments/%2e%2e/events"), ("GET", "/v1/experiments/..%2fworkers"),
     ("GET", "/v1/experiments/one%3fafter=1"), ("POST", "/v1/experiments/../leader"), ("POST", "//v1/leader"),

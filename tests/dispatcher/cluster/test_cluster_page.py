@@ -10,8 +10,8 @@ from cerebro.contract.records import (
     Device,
     GpuUsage,
     Replica,
-    Troubles,
     UsageSample,
+    WorkerSetStatus,
     WorkerStatus,
     WorkerUsage,
 )
@@ -103,7 +103,7 @@ def test_a_lost_worker_stays_with_the_cause_of_its_loss() -> None:
     """The page names the cause that the worker or the log reported, and clears the usage."""
     story = running_story()
     story.lose("worker-1")
-    cluster_summary = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    cluster_summary = summary(story.state, worker_set_status=WorkerSetStatus(), begin=NOW - 3600, now=NOW)
     lost = worker(
         "worker-1", silent_s=99.0, usage=usage(cores_used=2.0), running="digits/fit-1/train/m04/e1/p1"
     )
@@ -153,7 +153,7 @@ def test_the_queue_shows_wait_reasons() -> None:
     story.append(RunRequested(run="test-1", request=best, author="bob"))
     story.lose("worker-0")
     story.lose("worker-1")
-    cluster_summary = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
+    cluster_summary = summary(story.state, worker_set_status=WorkerSetStatus(), begin=0, now=NOW)
     runs = (
         api.QueueEntry(experiment="digits", run="fit-1"),
         api.QueueEntry(experiment="digits", run="test-1"),
@@ -266,7 +266,7 @@ def test_many_viewers_cause_one_request_to_the_store() -> None:
     bench.store.calls.clear()
     for path in ("/cluster", "/fragments/cluster", "/api/views/cluster", "/api/views/volumes") * 5:
         assert browser.get(path).status_code == 200
-    for call in ("queue", "troubles", "size", "audit", "reclaim", "usage", "workers"):
+    for call in ("queue", "pod_problems", "size", "audit", "reclaim", "usage", "workers"):
         assert bench.store.calls.count(call) == 1, call
     bench.monotonic.now += 2.1
     browser.get("/cluster")
@@ -330,7 +330,7 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
     story.append(lost(1, incarnation=story.state.workers["worker-1"].incarnation))
     story.append(joined(1, incarnation="next"))
     story.append(joined(2))
-    known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
+    known = summary(story.state, worker_set_status=WorkerSetStatus(), begin=0.0, now=story.time)
     health = HealthAnswer(incidents=(Incident(time=story.time + 5, worker="worker-0", what="slow"),))
     found = cluster(cluster_data(summaries={"one": known, "two": known}, health=health), now=story.time)
     assert [(each.worker, each.what) for each in found.incidents] == [
@@ -369,7 +369,7 @@ def test_the_page_shows_the_number_of_starting_workers() -> None:
     """Or that the cluster is scaled to zero. Without either the page says nothing."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
-    bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4; a node is being made")
+    bench.store.worker_set = WorkerSetStatus(note="workers are starting: 2 of 4; a node is being made")
     assert "Workers are starting: 2 of 4; a node is being made." in text_of(
         bench.signed_in().get("/cluster").text
     )
@@ -381,7 +381,7 @@ def test_busy_devices_equal_those_of_the_queue() -> None:
     story.fit(models=2)
     story.start(sub_epoch(1, 0, "m00"), 0)
     story.start(sub_epoch(1, 1, "m01"), 1)
-    known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
+    known = summary(story.state, worker_set_status=WorkerSetStatus(), begin=0.0, now=story.time)
     statuses = (worker("worker-0"), worker("worker-1"))
     found = cluster(cluster_data(statuses=statuses, summaries={"one": known}), now=story.time)
     assert (found.totals.devices_used, found.totals.devices) == (2, 2)

@@ -131,7 +131,7 @@ class Nvml:
 )
 def test_driver_events_are_classified(nvml: Nvml, broken: list[str], reports: list[str]) -> None:
     """Covers broken devices and mere notices."""
-    found = Gpus(library=nvml).troubles(1)
+    found = Gpus(library=nvml).problems(1)
     assert [each.text for each in found if each.is_broken] == broken
     assert [each.text for each in found if not each.is_broken] == reports
 
@@ -141,8 +141,8 @@ def test_a_gpu_lost_by_the_driver_is_found() -> None:
     nvml = Nvml()
     gpus = Gpus(library=nvml)
     nvml.is_lost = True
-    assert "does not answer: GPU is lost" in gpus.troubles(1)[0].text
-    (found,) = Gpus(library=Nvml()).troubles(2)
+    assert "does not answer: GPU is lost" in gpus.problems(1)[0].text
+    (found,) = Gpus(library=Nvml()).problems(2)
     assert (found.text, found.is_broken) == ("2 GPUs were registered, the driver tells of 1", True)
 
 

@@ -28,7 +28,7 @@ def test_only_memory_of_the_attempt_counts() -> None:
     with pytest.raises(OutOfMemoryError, match=r"took 1\d\d MiB of its device, which has 64 MiB") as caught:
         counted.check()
     failure = failure_of(caught.value)
-    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+    assert (failure.kind, failure.memory_kind) == (FailureKind.OUT_OF_MEMORY, "device")
     assert failure.peak_bytes >= 120 * MIB  # approximate kernel counters
     counted.begin()
     counted.check()

@@ -27,7 +27,7 @@ from cerebro.contract.tasks.bodies import (
 )
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.results import TaskResult
-from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from tests.etl_worker.jobs import write_metadata
@@ -210,8 +210,10 @@ class Worker:
             )
         elif kind == "inspect":
             del model["model"], model["hang_timeout_s"], model["hyperparams"]
-            places = (DevicePlace(device=DeviceKind(kind="cpu", name="1 core"), most=1),)
-            body = InspectTask(key=f"{run}/inspect", models={"m00": hyperparams}, places=places, **model)
+            device_kinds = (AvailableDevices(device=DeviceKind(kind="cpu", name="1 core"), max_devices=1),)
+            body = InspectTask(
+                key=f"{run}/inspect", models={"m00": hyperparams}, device_kinds=device_kinds, **model
+            )
         elif kind == "etl":
             key = f"etl-{self._count}/etl/train/p{partition}"
             body = EtlTask(key=key, split="train", partition=partition, max_failed=1.0, **rows)

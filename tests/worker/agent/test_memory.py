@@ -145,7 +145,7 @@ def test_a_rank_killed_by_the_kernel_is_reported_as_lack_of_memory(started: Star
         while not isinstance(answer, Failed):
             answer = ranks.channel.pending()
         failure = answer.failure
-        assert (failure.kind, failure.place, failure.rank) == (FailureKind.OUT_OF_MEMORY, "host", 1)
+        assert (failure.kind, failure.memory_kind, failure.rank) == (FailureKind.OUT_OF_MEMORY, "host", 1)
         assert failure.message.startswith("rank 1 of 2 (device 1): killed by the kernel for lack of memory")
         assert not ranks.is_alive()
     finally:

@@ -144,7 +144,7 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "place"),
+    ("error", "memory_kind"),
     [
         (MemoryError(), "host"),
         (
@@ -179,11 +179,11 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
         (errors.StorageFullError("CUDA out of memory"), None),
     ],
 )
-def test_lack_of_memory_is_known_by_type_and_by_text(error: BaseException, place: str | None) -> None:
-    """The place of the memory is recognized too, and texts quoted by the platform's errors are ignored."""
+def test_lack_of_memory_is_known_by_type_and_by_text(error: BaseException, memory_kind: str | None) -> None:
+    """Host and device memory are told apart, and texts quoted by the platform's errors are ignored."""
     failure = failure_of(error)
-    assert failure.place == place
-    assert (failure.kind is FailureKind.OUT_OF_MEMORY) == (place is not None)
+    assert failure.memory_kind == memory_kind
+    assert (failure.kind is FailureKind.OUT_OF_MEMORY) == (memory_kind is not None)
 
 
 # --- loop --------------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ def test_the_failure_names_the_rank_that_caused_it(
     assert (failure.kind, failure.rank) == (kind, 1)
     assert says in failure.message
     assert "Connection" not in failure.message
-    assert (failure.place == "host") == (what == "memory")
+    assert (failure.memory_kind == "host") == (what == "memory")
 
 
 def test_a_stopped_rank_is_named(training: Training) -> None:

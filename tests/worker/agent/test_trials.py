@@ -15,7 +15,7 @@ from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.bodies import InspectTask, TrialTask
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.tasks.results import TaskResult
-from cerebro.contract.trials import DeviceKind, DevicePlace
+from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from tests.state.stories import DATASET
 from tests.worker.agent.agents import LIMIT_S, Agents
@@ -84,9 +84,9 @@ def test_a_worker_inspects_models_and_its_ranks_verify_parallel_plans(agents: Ag
     agents.start(devices=2, handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
     code = agents.learn(Trained())
-    places = (DevicePlace(device=DEVICE, most=2),)
+    device_kinds = (AvailableDevices(device=DEVICE, max_devices=2),)
     inspection = InspectTask(
-        key="fit-1/inspect", **common(code), models={"m00": {"batch_size": 8}}, places=places
+        key="fit-1/inspect", **common(code), models={"m00": {"batch_size": 8}}, device_kinds=device_kinds
     )
     agents.assign(inspection, attempt=1, devices=())
     found = result_of(agents, inspection.key).inspection

@@ -18,7 +18,7 @@ from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
-from cerebro.techniques import Group, ModelFacts, Params, Place, Technique
+from cerebro.techniques import DeviceSet, Group, ModelFacts, Params, Technique
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.training.sub_epoch import create
@@ -40,7 +40,7 @@ class Failing(Technique):
         super().__init__()
         self.error = error
 
-    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+    def is_applicable(self, facts: ModelFacts, devices: DeviceSet, params: Params) -> str:
         return ""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
@@ -223,7 +223,7 @@ def test_a_failure_on_the_host_does_not_hide_the_device_error(error: Exception, 
         with pytest.raises(torch.OutOfMemoryError) as caught:
             handler.handle(validation(checkpoint), 1)
     failure = failure_of(caught.value)
-    assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
+    assert (failure.kind, failure.memory_kind) == (FailureKind.OUT_OF_MEMORY, "device")
     assert failure.message == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     assert "The evaluation was repeated on the host and failed again" in failure.traceback
     assert str(error) in failure.traceback

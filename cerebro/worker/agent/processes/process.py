@@ -271,7 +271,7 @@ class ChildProcess:
             f"fewer CEREBRO_CORES), or raise the memory limit of the workers. Seen here: {failure.message}"
         )
         return failure.model_copy(
-            update={"kind": FailureKind.OUT_OF_MEMORY, "message": message, "place": "host"}
+            update={"kind": FailureKind.OUT_OF_MEMORY, "message": message, "memory_kind": "host"}
         )
 
     def _exit_reason(self) -> str:
