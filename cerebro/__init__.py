@@ -113,7 +113,12 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+        try:
+            return getattr(importlib.import_module(_MODULES[name]), name)
+        except ModuleNotFoundError as cause:
+            from cerebro.errors import MissingPackageError
+
+            raise MissingPackageError.from_import(cause) from cause
     raise AttributeError(f"module 'cerebro' has no attribute {name!r}")
 
 

@@ -8,6 +8,7 @@ error, derive it from one of the two classes, in the section below that names it
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -55,6 +56,18 @@ class SearchSpaceError(PermanentError):
 
 class SearchError(PermanentError, ValueError):
     """A search with invalid arguments, or a procedure that requests an impossible action."""
+
+
+class MissingPackageError(PermanentError, ImportError):
+    """A Python package that Cerebro needs and that is not installed."""
+
+    @classmethod
+    def from_import(cls, cause: ModuleNotFoundError) -> Self:
+        """Name the package of a failed import, and the command that installs it."""
+        return cls(
+            f"the package {cause.name} is not installed for {sys.executable}: pip install 'cerebro-platform[local]' to "
+            "use this machine, or 'cerebro-platform[client]' for a cluster elsewhere"
+        )
 
 
 class RowError(PermanentError):

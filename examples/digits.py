@@ -1,4 +1,4 @@
-"""Train a grid of networks on handwritten digits: the job of `make run`.
+"""Train a grid of networks on handwritten digits: the job of `cerebro demo` and `make run`.
 
 The digits come with scikit-learn (1,797 scans of 8 x 8 pixels), so the example downloads nothing. It first writes them
 like a typical data set, with one PNG file per scan and one CSV table per split, to a folder or an S3 bucket. Then it
@@ -12,6 +12,7 @@ import argparse
 import csv
 import io
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -266,6 +267,7 @@ def main() -> int:
     parser.add_argument(
         "--epochs", type=int, default=EPOCHS, help=f"number of epochs of each model (default: {EPOCHS})"
     )
+    parser.add_argument("--workers", type=int, help="number of workers of the local cluster (default: 2)")
     arguments = parser.parse_args()
     name = arguments.name or ("digits-keras" if arguments.keras else "digits")
     training = KerasDigitsTraining(arguments.keras) if arguments.keras else None
@@ -273,6 +275,8 @@ def main() -> int:
     began = time.monotonic()
     is_ours = find_running(ClusterHome()) is None
     try:
+        if arguments.workers:
+            cluster.start(workers=arguments.workers)
         experiment = Experiment(name, locators=lay_out(arguments.data))
         _say_where(experiment)
         run(experiment, output, arguments.epochs, training)
@@ -285,10 +289,17 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     is_local = bool(experiment.connection.tensorboard)
-    goes_on = " The local cluster goes on (end it with: make stop)" if is_local else ""
+    goes_on = f" The local cluster goes on (end it with: {_down_command()})" if is_local else ""
     print(f"done in {time.monotonic() - began:.0f} s.{goes_on}")
     _say_where(experiment)
     return 0
+
+
+def _down_command() -> str:
+    """Return the command that ends the local cluster, with its path unless the shell finds it."""
+    program = Path(sys.executable).with_name("cerebro")
+    found = shutil.which("cerebro")
+    return "cerebro down" if found and Path(found).samefile(program) else f"{program} down"
 
 
 def _say_where(experiment: Experiment) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
-from cerebro.cli.administration import account, aws, history, local, machines, recommend, scale
+from cerebro.cli.administration import account, aws, history, local, machines, recommend, scale, shipped
 from cerebro.cli.experiments import (
     commands,
     export,
@@ -24,7 +26,7 @@ from cerebro.cli.experiments import (
     trials,
 )
 from cerebro.cli.parsing import OneLineParser, count
-from cerebro.errors import CerebroError
+from cerebro.errors import CerebroError, MissingPackageError
 
 _INTERRUPTED = 130
 
@@ -38,12 +40,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CerebroError as problem:
         print(f"cerebro: {problem}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as cause:
+        if _is_from_user_code(cause):
+            raise
+        print(f"cerebro: {MissingPackageError.from_import(cause)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # `cerebro logs | head`: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+def _is_from_user_code(cause: ModuleNotFoundError) -> bool:
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    importer = next(file for file in reversed(files) if not file.startswith("<frozen importlib"))
+    return not Path(importer).is_relative_to(Path(__file__).parents[1])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    shipped.register(parsers, common, count)
     local.register(parsers, common, count)
     run.register(parsers, common)
     proofs.register(parsers, common)

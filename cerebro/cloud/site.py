@@ -22,8 +22,7 @@ from cerebro.cloud.clusterfile import ClusterFile, read
 from cerebro.cloud.runner import Runner
 from cerebro.cloud.world import World, observe
 from cerebro.errors import ProvisionError
-
-_CHART = Path("deploy") / "helm" / "cerebro"
+from cerebro.runtime.shipped_files import shipped_folder
 
 
 @dataclass(kw_only=True)
@@ -191,7 +190,9 @@ def open_site(
 
 def _chart(file: ClusterFile, path: Path) -> tuple[Path, str]:
     variables = file.install.chart.path
-    chart = Path(__file__).resolve().parents[2] / _CHART if variables is None else path.parent / variables
+    chart = shipped_folder("chart") if variables is None else path.parent / variables
     is_chart = (chart / "Chart.yaml").is_file() or (chart.is_file() and chart.suffix == ".tgz")
-    problem = f"{chart} is no chart, which is a folder with Chart.yaml or a .tgz archive: name {_CHART} of a checkout"
+    problem = (
+        f"{chart} is no chart, which is a folder with Chart.yaml or a .tgz archive: see `cerebro files chart`"
+    )
     return chart, "" if is_chart else problem

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cerebro.errors import ClusterError
-from cerebro.local import logs, notebooks
+from cerebro.local import logs, notebooks, requirements
 from cerebro.local.announcement import Announcement, receive
 from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
@@ -88,8 +88,9 @@ def start(
         supervisor: arguments of the supervisor's Python, for tests.
 
     Raises:
-        ClusterError: a service does not start (the message ends with its last output), the machine has fewer
-            devices, or the running cluster has another version or another number of workers or devices.
+        ClusterError: a package is missing, a service does not start (the message ends with its last output), the
+            machine has fewer devices, or the running cluster has another version or another number of workers or
+            devices.
     """
     if workers is not None and workers < 1:
         raise ClusterError(f"workers is {workers}, expected at least 1")
@@ -107,6 +108,7 @@ def start(
             if info is None:
                 if is_ours:  # and has ended already
                     raise _failure(place)
+                requirements.require()
                 is_ours = True
                 is_ours = _launch(place, [*supervisor, *options, *gpu_options()], deadline)
             elif info.state in ENDING:

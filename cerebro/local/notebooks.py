@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro.errors import ClusterError
+from cerebro.runtime.shipped_files import shipped_folder
 
 
 def is_installed() -> bool:
@@ -38,14 +38,7 @@ def place(folder: Path) -> None:
     A notebook writes data into its folder, so the installed files are never opened.
     """
     folder.mkdir(exist_ok=True)
-    for source in _shipped():
+    for source in sorted(shipped_folder("notebooks").glob("*.ipynb")):
         target = folder / source.name
         if not target.exists():
             shutil.copyfile(source, target)
-
-
-def _shipped() -> Iterator[Path]:
-    """Yield the notebooks of the source tree, or else of the installation."""
-    tree = Path(__file__).resolve().parents[2] / "notebooks"
-    installed = Path(sys.prefix) / "share" / "cerebro" / "notebooks"
-    yield from sorted((tree if tree.is_dir() else installed).glob("*.ipynb"))

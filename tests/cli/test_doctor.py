@@ -35,6 +35,7 @@ from cerebro.contract.records import (
 from cerebro.contract.stored.health import HealthAnswer, Quarantine, WorkerHealth
 from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import NotFoundError
+from cerebro.local import requirements
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.supervision import processes
 from cerebro.runtime.isolation import landlock
@@ -92,7 +93,7 @@ def test_a_failed_check_sets_the_exit_status(
 
 def test_missing_packages_are_named(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fix is the command for this Python."""
-    monkeypatch.setattr(installation, "_PACKAGES", ("json", "no_such_package"))
+    monkeypatch.setattr(requirements, "PACKAGES", ("json", "no_such_package"))
     found = installation.packages(case())
     assert (found.verdict, "no_such_package" in found.message) == (Verdict.FAIL, True)
     assert "-m pip install" in found.remedy

@@ -106,7 +106,7 @@ def _warn_if_crowded(workers: int, devices: int) -> None:
 
 
 def _up_in_foreground(options: argparse.Namespace) -> int:
-    from cerebro.local import notebooks
+    from cerebro.local import notebooks, requirements
     from cerebro.local.cluster import DEFAULT_WORKERS, gpu_options, notebook_options, version, worker_options
     from cerebro.local.home import ClusterHome, find_running
 
@@ -115,6 +115,7 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
         raise ClusterError(
             f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
         )
+    requirements.require()
     wanted = worker_options(options.workers, options.devices)
     _warn_if_crowded(options.workers or DEFAULT_WORKERS, options.devices or 1)
     command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]

@@ -14,18 +14,11 @@ import sys
 from pathlib import Path
 
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
-from cerebro.local import database
+from cerebro.local import database, requirements
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_DATABASE = (6, 2)
 _TORCH_TIMEOUT_S = 120
-_INSTALL = f"{sys.executable} -m pip install 'cerebro-platform[local]'"
-
-_SERVICES = ("cerebro.worker.agent", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
-_PACKAGES = (
-    "pydantic", "urllib3", "flask", "starlette", "uvicorn", "redis", "numpy", "pyarrow", "tensorboard", "google_crc32c",
-    "torch", "xxhash", "cloudpickle", "pandas", "tqdm", "plotly",
-)  # fmt: skip
 
 _ASK_TORCH = """
 import json, torch
@@ -54,14 +47,13 @@ def python(case: Case) -> Finding:
 
 def packages(case: Case) -> Finding:
     """Check that all packages of the services are installed."""
-    missing = [name for name in (*_SERVICES, *_PACKAGES) if importlib.util.find_spec(name) is None]
-    if missing:
-        return fail(f"not installed here: {', '.join(missing)}", _INSTALL)
+    if missing := requirements.missing():
+        return fail(f"not installed here: {', '.join(missing)}", requirements.INSTALL)
     if importlib.util.find_spec("boto3") is None:
         return warn(
             "boto3 is not installed: s3:// locators will not work", f"{sys.executable} -m pip install boto3"
         )
-    return ok(f"all {len(_PACKAGES) + 1} are installed")
+    return ok(f"all {len(requirements.PACKAGES) + 1} are installed")
 
 
 def torch(case: Case) -> Finding:
@@ -79,7 +71,7 @@ def torch(case: Case) -> Finding:
         return fail(f"`import torch` took more than {_TORCH_TIMEOUT_S} s", "check whether the disk is busy")
     if process.returncode != 0:
         error = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        return fail(f"`import torch` fails: {error}", f"{_INSTALL} --force-reinstall")
+        return fail(f"`import torch` fails: {error}", f"{requirements.INSTALL} --force-reinstall")
     return judge_torch(json.loads(process.stdout.splitlines()[-1]), driver=_nvidia_driver())
 
 
