@@ -51,7 +51,7 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools trackers test test-slow lint \
-	format bench compare scheduling clean distclean
+	format bench compare scheduling release clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ compare: $(LOCAL_STAMP) $(RAY_STAMP)  ## compare Cerebro with other training met
 
 scheduling: $(LOCAL_STAMP)  ## simulate all schedulers, write the tables and figures of docs/scheduling.md
 	@$(BIN)/python -m docs.generate_scheduling
+
+release: $(DEV_STAMP)  ## build the release of a tag into dist/: sdist, wheel, chart, SBOM, checksums, and images if Docker runs
+	@$(BIN)/python -m scripts.release
 
 clean:  ## remove caches and build files
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _is_from_user_code(cause: ModuleNotFoundError) -> bool:
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    importer = next(file for file in reversed(files) if not file.startswith("<frozen importlib"))
+    importer = next(file for file in reversed(files) if "importlib" not in file)
     return not Path(importer).is_relative_to(Path(__file__).parents[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -62,8 +63,7 @@ def test_a_command_names_the_package_that_it_lacks(
     """One line with the pip command instead of a traceback."""
 
     def fail(_: object) -> int:
-        import no_such_package  # noqa: F401
-
+        importlib.import_module("no_such_package")
         return 0
 
     monkeypatch.setattr(local, "_down", fail)
@@ -78,8 +78,7 @@ def test_a_missing_package_of_user_code_keeps_its_traceback(monkeypatch: pytest.
     """Cerebro's extras would not install it."""
 
     def fail(_: object) -> int:
-        import no_such_package  # noqa: F401
-
+        importlib.import_module("no_such_package")
         return 0
 
     monkeypatch.setattr(local, "_down", fail)
