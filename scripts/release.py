@@ -105,21 +105,29 @@ def build_wheel(source: Path, target: Path, settings: Mapping[str, str]) -> Path
         source: a copy of the checkout, which the build may change.
         settings: further environment variables.
     """
-    command = [sys.executable, "-c", _BUILD, str(target)]
-    environment = {**os.environ, **settings}
-    subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL)
+    _call_backend("build_sdist", source, target, settings)
     (archive,) = target.glob("cerebro_platform-*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder, filter="data")
         (unpacked,) = Path(folder).iterdir()
-        command[2] = _BUILD.replace("sdist", "wheel")
-        subprocess.run(command, cwd=unpacked, env=environment, check=True, stdout=subprocess.DEVNULL)
+        _call_backend("build_wheel", unpacked, target, settings)
     (wheel,) = target.glob("cerebro_platform-*.whl")
     return wheel
 
 
-_BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-"""Program that calls the build backend of pyproject.toml in the current folder, without a network."""
+def _call_backend(function: str, source: Path, target: Path, settings: Mapping[str, str]) -> None:
+    """Call the build backend of pyproject.toml, which needs no network."""
+    program = f"import sys; from setuptools import build_meta; build_meta.{function}(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(target)],
+        cwd=source,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ReleaseError(f"{function} failed:\n{done.stderr}")
 
 
 def _package_chart(source: Path, target: Path) -> None:
