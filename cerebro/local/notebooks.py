@@ -37,7 +37,7 @@ def place(folder: Path) -> None:
 
     A notebook writes data into its folder, so the installed files are never opened.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, mode=0o700)
     for source in sorted(shipped_folder("notebooks").glob("*.ipynb")):
         target = folder / source.name
         if not target.exists():

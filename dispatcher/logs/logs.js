@@ -32,7 +32,7 @@
   const trim = () => {
     const lines = log.getElementsByTagName("li");
     for (let excess = lines.length - MAX_LINES; excess > 0; excess -= 1) lines[0].remove();
-    log.querySelectorAll(".stretch").forEach((each) => {
+    log.querySelectorAll(".log-range").forEach((each) => {
       if (each !== log.lastElementChild && !each.querySelector("li")) each.remove();
     });
   };
@@ -40,13 +40,13 @@
   const put = (html) => {
     const part = document.createElement("template");
     part.innerHTML = html;
-    for (const stretch of [...part.content.querySelectorAll(".stretch")]) {
-      const key = stretch.dataset.log;
-      const lines = [...stretch.querySelectorAll("li")];
+    for (const range of [...part.content.querySelectorAll(".log-range")]) {
+      const key = range.dataset.log;
+      const lines = [...range.querySelectorAll("li")];
       log.querySelectorAll(`[data-log="${CSS.escape(key)}"] li[data-open]`).forEach((each) => each.remove());
       const last = log.lastElementChild;
       if (last?.dataset.log === key) last.querySelector("ol").append(...lines);
-      else log.append(stretch);
+      else log.append(range);
       waiting += isFollowing ? 0 : lines.length;
     }
     const held = isFollowing ? null : firstSeen();

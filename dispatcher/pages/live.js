@@ -11,7 +11,7 @@
   const plainIcon = icon.getAttribute("href");
   const POINTING_MS = 2500;
   let timer = 0;
-  let asking = null; // the pending request
+  let pendingRequest = null;
   let etag = "";
   let failedSince = 0;
   let pointedAt = -POINTING_MS;
@@ -59,8 +59,8 @@
       say("waits", "waits while you read");
       return plan(700);
     }
-    asking?.abort();
-    const mine = (asking = new AbortController());
+    pendingRequest?.abort();
+    const mine = (pendingRequest = new AbortController());
     const asked = Date.now();
     const from = address();
     try {
@@ -89,7 +89,7 @@
       say("failed", `no answer since ${clock(failedSince)}, retrying`);
       plan(3000);
     } finally {
-      if (asking === mine) asking = null;
+      if (pendingRequest === mine) pendingRequest = null;
     }
   };
 

@@ -8,15 +8,15 @@ const morph = (() => {
   const isReaders = (node, name) => name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG");
 
   // Keep unsent input, unless the server's value changes.
-  const told = (field) => (isBox(field) ? field.defaultChecked : field.defaultValue);
+  const sentValue = (field) => (isBox(field) ? field.defaultChecked : field.defaultValue);
   const isBox = (field) => field.type === "checkbox" || field.type === "radio";
   const field = (from, change) => {
-    const before = told(from);
+    const before = sentValue(from);
     const isUntouched = (isBox(from) ? from.checked : from.value) === before;
     change();
-    if (from.type === "file" || (!isUntouched && told(from) === before)) return;
-    if (isBox(from)) from.checked = told(from);
-    else if (from.value !== told(from)) from.value = told(from);
+    if (from.type === "file" || (!isUntouched && sentValue(from) === before)) return;
+    if (isBox(from)) from.checked = sentValue(from);
+    else if (from.value !== sentValue(from)) from.value = sentValue(from);
   };
   const choice = (from, change) => {
     const wanted = () => from.querySelector("option[selected]")?.value;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import pytest
@@ -56,6 +57,7 @@ def test_notebooks_are_copied_once(tmp_path: Path) -> None:
     """A second call keeps the user's changes."""
     folder = tmp_path / "notebooks"
     notebooks.place(folder)
+    assert S_IMODE(folder.stat().st_mode) == 0o700  # else the next start warns and closes it
     quickstart = folder / "quickstart.ipynb"
     assert (
         quickstart.read_bytes() == (Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb").read_bytes()
