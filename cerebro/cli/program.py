@@ -33,7 +33,7 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -59,7 +59,8 @@ def _is_from_user_code(cause: ModuleNotFoundError) -> bool:
     return not Path(importer).is_relative_to(Path(__file__).parents[1])
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser with all commands; the command reference is written from it."""
     parser = OneLineParser(
         prog="cerebro",
         description="Clusters and experiments, from the terminal. docs/commands.md describes the commands.",

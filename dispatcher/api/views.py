@@ -71,13 +71,14 @@ def register(app: Flask, services: Services) -> None:
 
     @blueprint.get("/openapi.json")
     def openapi() -> Response:
-        return Response(_document(), mimetype=JSON)
+        return Response(openapi_document(), mimetype=JSON)
 
     app.register_blueprint(blueprint)
 
 
 @cache
-def _document() -> str:
+def openapi_document() -> str:
+    """Return the OpenAPI document of the read API and the forwarded routes."""
     # Cached at the first request: it takes half a second. HTML pages are not part of the document.
     info = {
         "title": "Cerebro",

@@ -141,25 +141,24 @@ def test_a_second_run_repeats_no_preprocessing(
 def test_readme_python_runs_on_the_jobs_output(
     place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    """README's Python trains on the job's data unchanged, and so does docs/experiments.md."""
+    """README's Python trains on the job's data unchanged."""
     assert first.returncode == 0, first.stderr[-3000:]
-    texts = "".join((ROOT / page).read_text() for page in ("README.md", "docs/experiments.md"))
-    blocks = re.findall(r"^```python\n(.*?)^```", texts, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 3
-    for number, block in enumerate(blocks):
-        script = tmp_path / f"readme_{number}.py"
-        script.write_text(block)
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            env=place.environment(),
-            cwd=tmp_path,
-            timeout=4 * HANG_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-    assert "fit-1: finished, 32/32 done" in done.stdout
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    script = tmp_path / "readme.py"
+    script.write_text(block)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=place.environment(),
+        cwd=tmp_path,
+        timeout=4 * HANG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "accuracy" in done.stdout
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def _python_blocks() -> list[ast.Module]:
     """Return the Python of README and of the user pages."""
     pages = (
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("experiments", "coming-from", "keras")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "experiments", "coming-from", "keras")),
     )
     return [ast.parse(block) for page in pages for block in _blocks(page, "python")]
 

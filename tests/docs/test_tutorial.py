@@ -1,0 +1,95 @@
+"""The code of the tutorial and of docs/experiments.md, run on a local cluster as a user would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import cluster
+from cerebro.local.supervision import processes
+from tests.waiting import HANG_S
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIAL = ROOT / "docs/tutorial.md"
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the Python of a page."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class User:
+    """A user with an empty home folder, which is the working directory, too."""
+
+    home: Path
+
+    def run(self, code: str) -> str:
+        """Run code as a script; return the output."""
+        script = self.home / "script.py"
+        script.write_text(code)
+        own = {name: text for name, text in os.environ.items() if not name.startswith("CEREBRO_")}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            env=own | {"HOME": str(self.home)},
+            cwd=self.home,
+            timeout=4 * HANG_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    """Shared by the tests of this file."""
+    user = User(tmp_path_factory.mktemp("user"))
+    yield user
+    cluster.stop(user.home / ".cerebro")
+    assert processes.marked(user.home / ".cerebro") == ()
+
+
+@pytest.fixture(scope="module")
+def output(user: User) -> str:
+    """Output of the whole tutorial."""
+    return user.run("\n".join(blocks(TUTORIAL)))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_tutorial_trains_and_predicts(user: User, output: str) -> None:
+    """The dry run prints the documented steps; the models beat a guess; every row gets a prediction."""
+    (documented,) = re.findall(r"^```text\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    steps = [line[:20].strip() for line in documented.splitlines()]
+    printed = [line[:20].strip() for line in output.splitlines()]
+    assert [step for step in steps if step not in printed] == []
+    best = re.search(r"^1 +m\d+ +finished +([\d.]+)", output, re.MULTILINE)
+    assert best is not None
+    assert float(best[1]) > 0.85
+    assert len((user.home / "predictions.csv").read_text().splitlines()) == 1 + 200
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_code_of_the_experiments_page_runs_after_the_tutorial(user: User, output: str) -> None:
+    """Each block is a script of its own."""
+    assert "nothing failed" in output
+    printed = [user.run(block) for block in blocks(ROOT / "docs/experiments.md")]
+    assert len(printed) >= 3
+    assert "fit-1: finished, 80/80 done" in "".join(printed)
+
+
+def test_the_tutorial_introduces_six_concepts_before_the_first_result() -> None:
+    """Concepts are bold where they are introduced; the dry run is the first result."""
+    before, _, _ = TUTORIAL.read_text().partition("This is your first result.")
+    concepts = re.findall(r"\*\*([^*]+)\*\*", before)
+    assert 0 < len(concepts) <= 6, concepts
