@@ -307,7 +307,9 @@ def _say_where(experiment: Experiment) -> None:
     connection = experiment.connection
     if not connection.tensorboard:  # a remote cluster: the caller has its token
         return
-    print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
+    print(f"  web page     {connection.page_of(experiment.name)}")
+    print(f"  sign in      {connection.sign_in_link(f'/experiments/{experiment.name}')}")
+    print("               once, within 10 minutes; `cerebro open` makes another link")
     print(f"  TensorBoard  {connection.tensorboard}", flush=True)
 
 

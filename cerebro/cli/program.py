@@ -13,7 +13,17 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from cerebro.cli.administration import account, aws, history, local, machines, recommend, scale, shipped
+from cerebro.cli.administration import (
+    account,
+    aws,
+    history,
+    local,
+    machines,
+    recommend,
+    scale,
+    shipped,
+    web_page,
+)
 from cerebro.cli.experiments import (
     commands,
     export,
@@ -73,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     shipped.register(parsers, common, count)
     local.register(parsers, common, count)
+    web_page.register(parsers, common)
     run.register(parsers, common)
     proofs.register(parsers, common)
     aws.register(parsers)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from cerebro.client.connection import author
 from cerebro.client.models.warm_clone import check_shapes
 from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import pack_procedure
-from cerebro.client.session import author
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.search.procedure import Procedure

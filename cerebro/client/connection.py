@@ -7,10 +7,12 @@ store's API and serves files. ``/health`` distinguishes them. A wrong address is
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from cerebro.client.files import FetchedFiles, Files, MountedFiles, cache_folder
 from cerebro.errors import ClusterError, StoreUnavailableError
@@ -45,16 +47,54 @@ class Connection:
     token: str = field(default="", repr=False)
     is_local: bool = False
 
+    def page_of(self, experiment: str, fit: str = "") -> str:
+        """Return the page of an experiment, or of one of its fit runs; an empty text if unknown."""
+        if not self.page:
+            return ""
+        return f"{self.page}/experiments/{experiment}" + (f"?fit={fit}" if fit else "")
+
+    def sign_in_link(self, path: str = "") -> str:
+        """Make a link that signs a browser in once, within ten minutes, with the rights of `token`.
+
+        Args:
+            path: page to show then, such as ``/experiments/digits``. Default: the list of experiments.
+
+        Raises:
+            ClusterError: the address of the page is unknown.
+            ForbiddenError: the token is a service's, or may not read.
+        """
+        return sign_in_link(self.kvs, self.page, path)
+
     @property
     def is_remote(self) -> bool:
         """True if the cluster is reached through its dispatcher and cannot see local files."""
         return isinstance(self.files, FetchedFiles)
 
 
+def author() -> str:
+    """Return the user's login name, or the numeric user id without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def sign_in_link(kvs: KvsClient, page: str, path: str = "") -> str:
+    """See `Connection.sign_in_link`. The one-time code is in the fragment, which browsers do not send."""
+    if not page:
+        raise ClusterError(
+            f"the address of the web page is unknown, because {kvs.address} is the store: set CEREBRO_SERVER to the "
+            "address of the page"
+        )
+    code = kvs.make_sign_in_code(author()).code
+    target = f"?next={quote(path, safe='/')}" if path else ""
+    return f"{page}/sign-in{target}#{code}"
+
+
 def connect(
     server: str | None = None, token: str | None = None, *, home: str | None = None, start: bool = True
 ) -> Connection:
-    """Connect to `server`, to ``CEREBRO_SERVER``, or to the local cluster, in this order.
+    """Connect to `server`, to the local cluster in `home`, to ``CEREBRO_SERVER``, or to the default local cluster.
 
     Certificates of ``https://`` are checked against the system's authorities, or the file in ``SSL_CERT_FILE`` or
     ``REQUESTS_CA_BUNDLE``.
@@ -69,7 +109,7 @@ def connect(
         ClusterError: no token, no answer, not a Cerebro server, or the local cluster does not start.
         UnauthorizedError: the token is wrong.
     """
-    address = server or os.environ.get("CEREBRO_SERVER")
+    address = server or (os.environ.get("CEREBRO_SERVER") if home is None else None)
     if address:
         secret = token or os.environ.get("CEREBRO_TOKEN")
         if not secret:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.commands import CommandsMixin
-from cerebro.client.connection import connect
+from cerebro.client.connection import author, connect
 from cerebro.client.evaluation import EvaluationMixin
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.limits import Limits
@@ -33,7 +33,7 @@ from cerebro.client.requests.run_requests import (
 from cerebro.client.requests.techniques import Parallelism, dry_run_plans, resolve_techniques
 from cerebro.client.search import SearchSpace
 from cerebro.client.search.requests import Search, UserProcedure
-from cerebro.client.session import Session, author
+from cerebro.client.session import Session
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
@@ -196,7 +196,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         from cerebro.client.results import EtlResult
 
         assert isinstance(run.plan, EtlPlan)
-        return EtlResult.from_run(self.state().datasets[run.plan.dataset], run, self.connection.files)
+        page = self.connection.page_of(self.name)
+        return EtlResult.from_run(self.state().datasets[run.plan.dataset], run, self.connection.files, page)
 
     def run_fit(  # noqa: PLR0913 - all options of a run, by keyword
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING
 
 from cerebro.client.connection import Connection
@@ -142,7 +143,7 @@ class OpenExperiment:
             if reference is None
             else lambda: read_fitted(files.shared(reference.name), reference),
         )
-        return FitResult(
+        result = FitResult(
             self._session.state(),
             run,
             self.connection.files,
@@ -152,6 +153,13 @@ class OpenExperiment:
             events=kvs,
             result_of=result_of,
         )
+        result.page = self.connection.page_of(self.name, run.id)
+        return result
 
     def __repr__(self) -> str:
-        return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"
+        page = self.connection.page_of(self.name)
+        return f"<Experiment {self.name!r} at {page or self.connection.kvs.address}>"
+
+    def _repr_html_(self) -> str:
+        page = escape(self.connection.page_of(self.name))
+        return f'Experiment {self.name}: <a href="{page}">{page}</a>' if page else escape(repr(self))

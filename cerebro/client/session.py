@@ -6,15 +6,13 @@ those are in `experiment.py`. The state is the fold of the experiment's log and 
 
 from __future__ import annotations
 
-import getpass
 import math
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from cerebro.client.connection import Connection
+from cerebro.client.connection import Connection, author
 from cerebro.client.limits import Limits, goal
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
@@ -397,11 +395,3 @@ def check_project(project: object) -> None:
     """Raise `BadRequestError` if `project` is not a valid name."""
     if not isinstance(project, str) or re.fullmatch(_PROJECT, project) is None:
         raise BadRequestError(f"project is {project!r}: use at most 50 lower-case letters, digits and dashes")
-
-
-def author() -> str:
-    """Return the user's login name, or the numeric user id without one."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"

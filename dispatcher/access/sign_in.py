@@ -1,52 +1,109 @@
 """Routes to sign in, sign out, and open TensorBoard, whose proxy checks a ticket (`cerebro.local.tensorboard`).
 
-`app.create_app` calls `register`. `Guard` verifies tokens and writes the session cookie; this module has the forms
-and their messages. It also writes sign-ins of users mode to the store's audit log. There are no passwords.
+People sign in with a token, or by a link with a one-time code (decision 90). The code is in the fragment of the
+link's address, which browsers never send; `sign_in.js` puts it into the form. `app.create_app` calls `register`.
+`Guard` verifies tokens and writes the session cookie; this module has the forms and their messages. It also writes
+sign-ins of users mode to the store's audit log. There are no passwords.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from flask import Flask, abort, g, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.contract.accounts.identity import Scope
-from cerebro.errors import ForbiddenError, StoreUnavailableError, UnauthorizedError
+from cerebro.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnauthorizedError,
+)
 from cerebro.runtime.web import tickets
 from dispatcher.access.guard import Guard, local_path, person
 from dispatcher.access.identities import Known
+from dispatcher.read_models.store import Store
 from dispatcher.services import Services
 
 _log = logging.getLogger(__name__)
 
 
-def _verify(guard: Guard, token: str) -> tuple[Known | None, str]:
-    """Return the user of a typed token (`None` without users mode), or an error message."""
+_NEW_LINK = "Make a new one with `cerebro open`, or sign in with a token."
+
+
+class _Attempt(NamedTuple):
+    """Result of a sign-in attempt.
+
+    Attributes:
+        problem: error message; empty if the token or code is valid.
+        known: the user, in users mode.
+        name: name for commands on the page, without users mode.
+        means: token or link, for the audit log.
+    """
+
+    problem: str = ""
+    known: Known | None = None
+    name: str = ""
+    means: str = ""
+
+
+def _attempt(guard: Guard, store: Store, form: Mapping[str, str]) -> _Attempt:
+    """Check the code or the token of a form."""
+    if code := form.get("code", ""):
+        found = _redeem(guard, store, code)
+    else:
+        found = _verify(guard, form.get("token", "").strip(), form.get("name", ""))
+    who = found.known.principal if found.known else None
+    if who and (who.kind == "service" or not who.may(Scope.READ)):
+        return _Attempt(
+            "This token cannot open pages: it is a service's token, or lacks the scope read. Use a token of yours."
+        )
+    return found
+
+
+def _redeem(guard: Guard, store: Store, code: str) -> _Attempt:
+    """Use up the one-time code of a sign-in link."""
+    try:
+        owner = store.redeem_sign_in_code(code)
+    except (NotFoundError, ConflictError) as error:
+        return _Attempt(f"{_sentence(error)} {_NEW_LINK}")
+    if guard.identities is None:
+        return _Attempt(name=owner.name)
+    try:
+        known = guard.identities.from_session(owner.acts_for)
+    except (UnauthorizedError, ForbiddenError) as error:
+        return _Attempt(_sentence(error))
+    return _Attempt(known=known, means=f"a link of {known.token}")
+
+
+def _verify(guard: Guard, token: str, name: str) -> _Attempt:
+    """Check a typed token."""
     if guard.identities is None:
         wrong = "This is not the cluster's token. The connection works: check the token and try again."
-        return None, "" if guard.is_token(token) else wrong
+        return _Attempt("" if guard.is_token(token) else wrong, name=name)
     try:
         known = guard.identities.from_token(token)
     except UnauthorizedError as error:
-        return None, f"{str(error)[:1].upper()}{str(error)[1:]}."
+        return _Attempt(_sentence(error))
     try:
         guard.identities.from_session(known.acts_for)
     except (UnauthorizedError, ForbiddenError):
         # The token is valid, so the store does not understand the header `ACTS_FOR`.
-        return None, (
+        return _Attempt(
             "The token is valid, but kvs_api and this page have different versions: install the same version of both, "
             "then sign in again."
         )
-    if known.principal.kind == "service" or not known.principal.may(Scope.READ):
-        return (
-            None,
-            "This token cannot open pages: it is a service's token, or lacks the scope read. Use a token of yours.",
-        )
-    return known, ""
+    return _Attempt(known=known, means=known.token)
+
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error)[:1].upper()}{str(error)[1:]}."
 
 
 def register(app: Flask, services: Services, guard: Guard, forget_polls: Callable[[], None]) -> None:
@@ -60,7 +117,8 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
     def sign_in() -> ResponseReturnValue:
         target = local_path(request.values.get("next", ""), url_for("pages.experiments"))
         if g.identity:
-            return redirect(target, 303)
+            # With a fragment: without one, browsers would append a link's code to the target's address.
+            return redirect(f"{target.partition('#')[0]}#main", 303)
         if request.method == "GET":
             return _page(target, "", 200)
         if not g.is_form_ours:
@@ -70,8 +128,8 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
                 400,
             )
         address = request.remote_addr or ""
-        known, why = _verify(guard, request.form.get("token", "").strip())
-        if why:
+        attempt = _attempt(guard, services.store, request.form)
+        if why := attempt.problem:
             # Never delay a valid token: behind a proxy, other people's wrong tokens would lock everybody out.
             wait_s = guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
@@ -79,12 +137,12 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
                 advice = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
                 return _page(target, f"{why} {advice}", 429, wait_s)
             return _page(target, why, 401)
-        if known is None:
-            guard.begin_session(request.form.get("name", ""))
+        if (known := attempt.known) is None:
+            guard.begin_session(attempt.name)
         else:
             guard.begin_session(known.principal.name, known.acts_for)
             g.acts_for = known.acts_for
-            services.store.note_audit(f"signed in by {known.token} from {address}")
+            services.store.note_audit(f"signed in by {attempt.means} from {address}")
         services.reader.probe()  # the next page then reports an unavailable store, instead of blaming the token
         return redirect(target, 303)
 

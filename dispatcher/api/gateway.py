@@ -52,6 +52,7 @@ FORWARDED = (
     "GET /v1/whoami",
     "GET /v1/quotas",
     "PUT /v1/quotas/{name}",
+    "POST /v1/sign-in-codes",
     "GET /v1/tokens",
     "POST /v1/tokens",
     "DELETE /v1/tokens/{token}",

@@ -1,4 +1,4 @@
-"""Tokens of people and programs: creation, lookup, list, revocation; and ended sign-in sessions.
+"""Tokens of people and programs: creation, lookup, list, revocation; one-time sign-in codes; ended sessions.
 
 Called by `kvs_api.api.access`, which caches tokens for 2 s, and by the account views. Redis holds only hashes. A
 token's rights are fixed at its creation (`cerebro.contract.accounts.identity.granted`); tokens made with a token end
@@ -7,6 +7,7 @@ with it. The cluster's token and services' tokens are not here: they come from t
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,11 +22,13 @@ from cerebro.contract.accounts.identity import (
     Principal,
     TokenRecord,
     TokenRequest,
+    digest,
     granted,
     minted,
     owns,
 )
 from cerebro.contract.accounts.reserved_names import same_name
+from cerebro.contract.rest.api import SignedIn, SignInCode
 from kvs_api.accounts.audit import AuditStore
 from kvs_api.store import keys
 from kvs_api.store.database import text, translated
@@ -33,6 +36,8 @@ from kvs_api.store.database import text, translated
 _DAY_S = 24 * 3600
 _EXPIRED_KEPT_S = 30 * _DAY_S
 """Seconds an expired token remains known, so that its owner gets the reason."""
+_CODE_S = 600
+"""Seconds that a one-time sign-in code is valid."""
 _SESSION_S = 8 * _DAY_S
 """Seconds to remember an ended session; its cookie is valid for seven days."""
 
@@ -78,7 +83,7 @@ class TokenStore(AuditStore):
             raise errors.ConflictError(
                 f"{principal.name} has {len(living)} tokens, at most {MAX_TOKENS} may be valid at a time: revoke one"
             )
-        identity, token, digest = minted()
+        identity, token, hashed = minted()
         record = TokenRecord(
             id=identity,
             principal=principal.model_copy(update={"token": identity}),
@@ -87,7 +92,7 @@ class TokenStore(AuditStore):
             created=now,
             expires=expires,
         )
-        fields: Any = {"record": record.model_dump_json(), "sha": digest}
+        fields: Any = {"record": record.model_dump_json(), "sha": hashed}
         with translated():
             pipe = self._redis.pipeline()
             pipe.hset(keys.token(identity), mapping=fields)
@@ -154,6 +159,34 @@ class TokenStore(AuditStore):
                     self._redis.unlink(keys.token(identity))  # revoked between the two calls
 
     # --- sessions of the page --------------------------------------------------------------------
+
+    def make_sign_in_code(self, owner: SignedIn) -> SignInCode:
+        """Make a one-time code that signs a browser in as its owner, within ten minutes."""
+        code = secrets.token_urlsafe(32)
+        with translated():
+            self._redis.set(keys.sign_in_code(digest(code)), owner.model_dump_json(), ex=_CODE_S)
+        return SignInCode(code=code, lasts_s=_CODE_S)
+
+    def redeem_sign_in_code(self, code: str, once: str) -> SignedIn:
+        """Use a code up and return its owner. Of several calls with different `once`, exactly one succeeds.
+
+        Args:
+            once: idempotency key; a repeated call with the same key succeeds again.
+
+        Raises:
+            NotFoundError: the code is unknown or expired.
+            ConflictError: another call has used it.
+        """
+        key = keys.sign_in_code(digest(code))
+        with translated():
+            owner: Any = self._redis.get(key)
+            if owner is None:
+                raise errors.NotFoundError("this sign-in link is unknown here or has expired")
+            # The mark outlives the code, so the code cannot become unused again.
+            is_first = self._redis.set(f"{key}:used", once, nx=True, ex=_CODE_S)
+            if not is_first and text(self._redis.get(f"{key}:used")) != once:
+                raise errors.ConflictError("this sign-in link was used already")
+        return SignedIn.model_validate_json(owner)
 
     def end_session(self, session: str) -> None:
         """Record that a session has ended, for longer than its cookies are valid."""

@@ -6,10 +6,18 @@ First class of the chain that ends in `kvs_api.api.views.Views`; the later ones 
 
 from __future__ import annotations
 
+import secrets
+
 from starlette.responses import Response
 
 from cerebro import errors
-from cerebro.contract.accounts.identity import Principal, Scope, TokenRequest
+from cerebro.contract.accounts.identity import (
+    OPERATOR_WORD,
+    Principal,
+    Scope,
+    TokenRequest,
+    operator_word,
+)
 from cerebro.contract.accounts.quotas import Quota
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
@@ -69,6 +77,20 @@ class AccountViews:
         self._store.note(who.name if who is not None else "", request.what)
         return done()
 
+    def make_sign_in_code(self, call: Call) -> Response:
+        """Make a one-time code that signs a browser in as the caller."""
+        acts_for = _session_identity(call)
+        return answer(
+            self._store.make_sign_in_code(
+                api.SignedIn(acts_for=acts_for, name=call.body(api.SignInCodeRequest).name)
+            )
+        )
+
+    def redeem_sign_in_code(self, call: Call) -> Response:
+        """Use a one-time code up and return its owner."""
+        once = call.identity() or secrets.token_hex(16)
+        return answer(self._store.redeem_sign_in_code(call.body(api.RedeemRequest).code, once))
+
     def session(self, call: Call, name: str) -> Response:
         """Return whether a sign-in session has ended."""
         return answer(api.SessionAnswer(has_ended=self._store.has_session_ended(checked_name(name))))
@@ -104,6 +126,24 @@ class AccountViews:
         if not who.is_in(record):
             raise errors.ForbiddenError(who.is_out_of(record))
         return record
+
+
+def _session_identity(call: Call) -> str:
+    """Return the value of `ACTS_FOR` for sessions with the caller's rights; empty on clusters without users.
+
+    It names the caller's token, so a session has its rights and ends with it.
+
+    Raises:
+        ForbiddenError: the caller is a service, or has no token.
+    """
+    who = call.principal
+    if who is None:
+        return ""
+    if who.kind != "service" and who.token:
+        return f"token {who.token}"
+    if who.kind != "service" and who.id == OPERATOR_WORD:
+        return operator_word(call.request.headers.get("Authorization", "").partition(" ")[2])
+    raise errors.ForbiddenError(f"{who.name} cannot make sign-in links: use the token of a person or program")
 
 
 def _require_principal(call: Call) -> Principal:

@@ -32,6 +32,8 @@
 | audit                    | stream | fields `t` (ms), `b` (author), `w` (action)       | steps.lua, kvs_api | client, dispatcher | last 100,000 |
 | token:ID                 | hash   | record: TokenRecord, JSON; sha: hash of its secret; used (s) | kvs_api      | kvs_api            | a month after its end |
 | session:ID               | string | ended sign-in session                  | kvs_api            | kvs_api            | 8 days |
+| sign-in:SHA              | string | owner of a one-time code: SignedIn, JSON          | kvs_api            | kvs_api            | 10 min |
+| sign-in:SHA:used         | string | idempotency key of the call that redeemed it      | kvs_api            | kvs_api            | 10 min |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
 | hours:A                  | hash   | day since the epoch -> device-ms used by account A | steps.lua   | steps.lua          | 31 days after its last |
 | accounts                 | set    | accounts that have `hours:A` | steps.lua | steps.lua | with the hours |
@@ -111,6 +113,11 @@ DATASET = f"{_PREFIX}dataset:"
 def session(identity: str) -> str:
     """Key that exists if a sign-in session has ended."""
     return f"{_PREFIX}session:{identity}"
+
+
+def sign_in_code(sha256: str) -> str:
+    """Owner of a one-time sign-in code, by the code's hash."""
+    return f"{_PREFIX}sign-in:{sha256}"
 
 
 def experiment(name: str) -> str:

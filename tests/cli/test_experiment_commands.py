@@ -50,7 +50,7 @@ class Store(VirtualStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     monkeypatch.setattr(commands, "cluster_client", lambda home: cast(KvsClient, store))
-    monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
+    monkeypatch.setattr("cerebro.client.connection.author", lambda: "ann")
     monkeypatch.setattr(commands, "_POLL_S", 0.0)
     return store
 

@@ -16,7 +16,7 @@ from tests.cli.test_experiment_commands import Store
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     monkeypatch.setattr(model_commands, "cluster_client", lambda home: cast(KvsClient, store))
-    monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
+    monkeypatch.setattr("cerebro.client.connection.author", lambda: "ann")
     return store
 
 

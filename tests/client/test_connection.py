@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from cerebro import Experiment
 from cerebro.client.connection import connect
+from cerebro.client.session import Session
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import ClusterError, UnauthorizedError
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.supervision.processes import identify
@@ -44,6 +47,28 @@ def test_a_wrong_token_is_refused_when_connecting(service: Service) -> None:
     """The health check needs no token, so connecting makes another call."""
     with pytest.raises(UnauthorizedError, match="token"):
         connect(service.address, "wrong")
+
+
+def test_an_experiment_shows_the_address_of_its_page(service: Service) -> None:
+    """In a notebook as a link; without a known page, the store's address."""
+    kvs = service.client()
+    kvs.create_experiment(
+        ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="/data/train.csv")))
+    )
+    experiment = Experiment.attach("one", server=service.address, token=TOKEN)
+    assert repr(experiment) == f"<Experiment 'one' at {service.address}>"
+    connection = replace(experiment.connection, page="http://127.0.0.1:7080")
+    experiment._session = Session(connection, kvs.experiment("one"))
+    assert repr(experiment) == "<Experiment 'one' at http://127.0.0.1:7080/experiments/one>"
+    assert 'href="http://127.0.0.1:7080/experiments/one"' in experiment._repr_html_()
+
+
+def test_a_home_precedes_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cerebro --home DIR` never reaches the cluster in ``CEREBRO_SERVER``."""
+    monkeypatch.setenv("CEREBRO_SERVER", service.address)
+    monkeypatch.setenv("CEREBRO_TOKEN", TOKEN)
+    with pytest.raises(ClusterError, match="no local cluster runs"):
+        connect(home="/nowhere", start=False)
 
 
 def test_an_address_without_a_token_is_refused(service: Service) -> None:

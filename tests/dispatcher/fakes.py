@@ -227,6 +227,10 @@ class FakeStore:
             raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
         return session in self.ended_sessions
 
+    def redeem_sign_in_code(self, code: str) -> api.SignedIn:
+        self._called("redeem_sign_in_code")
+        raise NotFoundError("this sign-in link is unknown here or has expired")
+
     def note_audit(self, what: str) -> None:
         raise NotFoundError("this cluster has no users")
 

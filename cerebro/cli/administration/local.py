@@ -73,6 +73,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
 
 
 def _up(options: argparse.Namespace) -> int:
+    from cerebro.cli.administration.web_page import sign_in_lines
     from cerebro.cli.text import counted
     from cerebro.local import cluster
 
@@ -92,7 +93,8 @@ def _up(options: argparse.Namespace) -> int:
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
     print(f"  JupyterLab   {info.notebook or 'not started'}")
-    print(f"  token        for the page and JupyterLab: cat {info.home}/run/token")
+    print(*sign_in_lines(info), sep="\n")
+    print(f"  token        for JupyterLab and programs: cat {info.home}/run/token")
     print("See it with `cerebro status`, end it with `cerebro down`.")
     return 0
 

@@ -49,7 +49,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _quarantine(options: argparse.Namespace) -> int:
-    from cerebro.client.session import author
+    from cerebro.client.connection import author
     from cerebro.contract.stored.health import QuarantineWorkerRequest
     from cerebro.state.worker_quarantine import cordon_line, registered
 
@@ -68,7 +68,7 @@ def _quarantine(options: argparse.Namespace) -> int:
 
 
 def _release(options: argparse.Namespace) -> int:
-    from cerebro.client.session import author
+    from cerebro.client.connection import author
     from cerebro.contract.stored.health import ReleaseRequest
 
     cluster_client(options.home).release_worker(options.worker, ReleaseRequest(by=author()))
@@ -77,7 +77,7 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from cerebro.client.session import author
+    from cerebro.client.connection import author
     from cerebro.contract.stored.health import CheckRequest
 
     kvs = cluster_client(options.home)

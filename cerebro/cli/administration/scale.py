@@ -76,7 +76,7 @@ def run_scale(options: argparse.Namespace) -> int:
             )
         _scale_here(options.home, options.workers, options.timeout)
     else:
-        from cerebro.client.session import author
+        from cerebro.client.connection import author
 
         kvs = cluster_client(options.home)
         request_size(kvs, options.workers, by=author(), pause=options.pause)

@@ -147,7 +147,7 @@ def append(
 
     An unreadable experiment can still be archived and deleted.
     """
-    from cerebro.client.session import author
+    from cerebro.client.connection import author
     from cerebro.commands.command import Command, event_of_experiment, events_of
     from cerebro.commands.rules import OF_EXPERIMENT
 

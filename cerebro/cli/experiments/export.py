@@ -99,11 +99,8 @@ def _wandb(options: argparse.Namespace) -> int:
 
 def _files(options: argparse.Namespace) -> Files:
     from cerebro.client.connection import connect
-    from cerebro.local import cluster
 
-    if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # Raises if no cluster runs: an export starts none.
-    return connect(home=options.home).files
+    return connect(home=options.home, start=False).files
 
 
 def _export(

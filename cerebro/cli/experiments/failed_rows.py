@@ -6,7 +6,6 @@ The table comes from `cerebro.client.results.failed_table`, which reads the file
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -38,11 +37,8 @@ def _failed_rows(options: argparse.Namespace) -> int:
     from cerebro.client.connection import connect
     from cerebro.client.results import failed_table
     from cerebro.client.session import Session
-    from cerebro.local import cluster
 
-    if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # Raises if no cluster runs: the command starts none.
-    connection = connect(home=options.home)
+    connection = connect(home=options.home, start=False)
     session = Session(connection, connection.kvs.experiment(options.experiment))
     run, plan = session.chosen_etl(options.of_run)
     for line in lines(

@@ -111,7 +111,7 @@ def _stop_search(options: argparse.Namespace) -> int:
 
 def _steer(options: argparse.Namespace, action: str, **fields: Any) -> int:
     """Append the command and print its outcome."""
-    from cerebro.client.session import author
+    from cerebro.client.connection import author
     from cerebro.commands.command import Command, outcomes
     from cerebro.commands.rules import CommandKind
 

@@ -45,15 +45,10 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _trials(options: argparse.Namespace) -> int:
-    import os
-
     from cerebro.client.connection import connect
     from cerebro.client.session import Session
-    from cerebro.local import cluster
 
-    if options.home or not os.environ.get("CEREBRO_SERVER"):
-        cluster.join(options.home)  # Raises if no cluster runs: the command starts none.
-    connection = connect(home=options.home)
+    connection = connect(home=options.home, start=False)
     session = Session(connection, connection.kvs.experiment(options.experiment))
     run = select_fit(session.state(), options.of_run)
     if options.forget:

@@ -162,8 +162,8 @@ class Study:
         experiment = self.experiment()
         for name in _OUTPUT_FILES:
             (self.output / name).unlink(missing_ok=True)  # an earlier call may have written more files
-        if page := experiment.connection.page:
-            say(f"experiment {experiment.name}: {page}/experiments/{experiment.name}")
+        if page := experiment.connection.page_of(experiment.name):
+            say(f"experiment {experiment.name}: {page}")
         etl = experiment.run_etl(self.etl, **self.file.etl.explicit)
         num_rows, num_failed = sum(etl.kept_rows.values()), sum(etl.failed.values())
         say(f"preprocessed {num_rows:,} rows in {etl.seconds:.1f} s, {num_failed:,} failed")

@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cerebro.client.connection import Connection, connect
+from cerebro.client.connection import Connection, author, connect
 from cerebro.client.files import cache_folder
 from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.results.model import TrainedModel
-from cerebro.client.session import author
 from cerebro.contract.base import Name
 from cerebro.contract.stored.registry import Alias, AliasRequest, ModelVersion, Registration
 from cerebro.contract.stored.registry import RegisteredModel as RegisteredName

@@ -12,8 +12,8 @@ import hashlib
 from pathlib import Path
 
 from cerebro.client import visibility
-from cerebro.client.connection import Connection
-from cerebro.client.session import Session, author, check_project
+from cerebro.client.connection import Connection, author
+from cerebro.client.session import Session, check_project
 from cerebro.commands.rules import may_relocate
 from cerebro.contract.events import LocatorsChanged
 from cerebro.contract.records import ExperimentRecord, Locators

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from cerebro.client.connection import author
 from cerebro.client.limits import Limits
 from cerebro.client.requests.techniques import Parallelism
 from cerebro.client.search import SearchSpace, configurations, first_configuration, requests
 from cerebro.client.search.requests import Search, UserProcedure
-from cerebro.client.session import author
 from cerebro.contract.failure_rules import OF_RUNS, FailureRule, checked
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest, Goal

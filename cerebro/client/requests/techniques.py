@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cerebro.client.session import author
+from cerebro.client.connection import author
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import MAX_GANG_SIZE, Params, TechniqueChoice
 from cerebro.contract.records import CodeRecord

@@ -34,6 +34,7 @@ class EtlResult:
         seconds: duration of the run, without the time in the queue.
         plan: partitions of each split.
         files: access to the cluster's files.
+        page: address of the experiment on the web page; empty if unknown.
 
     Example::
 
@@ -48,9 +49,10 @@ class EtlResult:
     seconds: float
     plan: EtlPlan = field(repr=False)
     files: Files = field(repr=False)
+    page: str = ""
 
     @classmethod
-    def from_run(cls, dataset: Dataset, run: Run, files: Files) -> EtlResult:
+    def from_run(cls, dataset: Dataset, run: Run, files: Files, page: str = "") -> EtlResult:
         """Build the result of a finished ETL run."""
         splits = dataset.plan.splits
         kept_rows = {
@@ -68,6 +70,7 @@ class EtlResult:
             seconds=run.clock.ended - run.clock.started,
             plan=dataset.plan,
             files=files,
+            page=page,
         )
 
     def failed_rows(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -44,6 +45,9 @@ class FitResult(FitFigures):
         (network,) = result.best.modules()
         result.report("report.html")
     """
+
+    page: str = ""
+    """Address of the run on the web page; empty if unknown."""
 
     def __init__(
         self,
@@ -364,7 +368,10 @@ class FitResult(FitFigures):
     def __repr__(self) -> str:
         failed = sum(model.state is ModelState.FAILED for model in self._run.models.values())
         summary = f"{len(self._run.models)} models, {f'{failed} failed, ' if failed else ''}{self._run.state}"
-        return f"<FitResult {self._state.name}/{self._run.id}: {summary}>"
+        at = f", {self.page}" if self.page else ""
+        return f"<FitResult {self._state.name}/{self._run.id}: {summary}{at}>"
 
     def _repr_html_(self) -> str:
-        return str(self.leaderboard().to_html())
+        page = escape(self.page)
+        link = f'<p>{self._run.id} of {self._state.name}: <a href="{page}">{page}</a></p>' if page else ""
+        return f"{link}{self.leaderboard().to_html()}"

@@ -318,6 +318,41 @@ class AuditRequest(Contract):
     what: Annotated[str, AfterValidator(lambda value: cleaned(value, 300))] = Field(min_length=1)
 
 
+class SignInCodeRequest(Contract):
+    """Request for a one-time code that signs a browser in.
+
+    Attributes:
+        name: name for commands on the page; ignored on clusters with users.
+    """
+
+    name: str = Field("", max_length=100)
+
+
+class SignInCode(Contract):
+    """A one-time code. Only this answer contains it; the store keeps its hash."""
+
+    code: str = Field(repr=False)
+    lasts_s: float
+
+
+class RedeemRequest(Contract):
+    """Request to exchange a one-time code for a session."""
+
+    code: str = Field(max_length=200, repr=False)
+
+
+class SignedIn(Contract):
+    """Owner of a one-time code.
+
+    Attributes:
+        acts_for: value of `ACTS_FOR` for the session; empty on clusters without users.
+        name: name for commands on the page.
+    """
+
+    acts_for: str = ""
+    name: str = ""
+
+
 class SessionAnswer(Contract):
     """True if a sign-in session was ended."""
 

@@ -316,6 +316,23 @@ STORE: dict[str, Operation] = {
         body=api.AuditRequest,
         statuses=(204,),
     ),
+    "POST /v1/sign-in-codes": Operation(
+        name="make_sign_in_code",
+        scope=Scope.READ,
+        summary="Make a one-time code that signs a browser in with the caller's rights. For people.",
+        body=api.SignInCodeRequest,
+        answer=api.SignInCode,
+        statuses=(200, 403),
+    ),
+    "POST /v1/sign-in-codes/redeem": Operation(
+        name="redeem_sign_in_code",
+        scope=Scope.ACT,
+        summary="For the dispatcher: use a one-time code up, and return its owner.",
+        body=api.RedeemRequest,
+        answer=api.SignedIn,
+        headers=(api.ONCE,),
+        statuses=(200, 404, 409),
+    ),
     "GET /v1/sessions/{name}": Operation(
         name="session",
         scope=Scope.ACT,

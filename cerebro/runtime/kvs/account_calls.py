@@ -5,6 +5,7 @@ The CLI, the client, the dispatcher and the controller call it; kvs_api checks t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -74,6 +75,28 @@ class AccountCalls(Transport):
         request = api.BytesRequest(measured=found)
         answer = self.call("POST", "/v1/bytes", api.BytesAnswer, request)
         return answer.known if answer.is_counted else None
+
+    def make_sign_in_code(self, name: str = "") -> api.SignInCode:
+        """Make a one-time code that signs a browser in with the caller's rights.
+
+        Args:
+            name: name for commands on the page, on clusters without users.
+
+        Raises:
+            ForbiddenError: the caller is a service, or may not read.
+        """
+        return self.call("POST", "/v1/sign-in-codes", api.SignInCode, api.SignInCodeRequest(name=name))
+
+    def redeem_sign_in_code(self, code: str) -> api.SignedIn:
+        """Use a one-time code up and return its owner. Only the dispatcher may.
+
+        Raises:
+            NotFoundError: the code is unknown or expired.
+            ConflictError: the code was used.
+        """
+        path, body = "/v1/sign-in-codes/redeem", api.RedeemRequest(code=code).model_dump_json().encode()
+        content = self.send("POST", path, body, 0.0, {api.ONCE: uuid.uuid4().hex})
+        return self.answered(api.SignedIn, "POST", path, content)
 
     def end_session(self, session: str) -> None:
         """End a sign-in session, by its id. Only the dispatcher may."""

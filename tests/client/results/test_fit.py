@@ -138,6 +138,9 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
     result = fit_result(fitted(), volumes)
     assert "<table" in result._repr_html_()
     assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
+    result.page = "http://127.0.0.1:7080/experiments/one?fit=fit-1"
+    assert result.page in repr(result)
+    assert f'<a href="{result.page}">' in result._repr_html_()
 
 
 def test_a_warm_clone_is_listed_with_its_own_values(volumes: Volumes) -> None:

@@ -46,6 +46,8 @@ TABLE: dict[str, set[str]] = {
     "GET /v1/queue": READERS,
     "GET /v1/audit": READERS,
     "POST /v1/audit": {D},
+    "POST /v1/sign-in-codes": PEOPLE,
+    "POST /v1/sign-in-codes/redeem": {D},
     "GET /v1/sessions/{name}": {D},
     "DELETE /v1/sessions/{name}": {D},
     "GET /v1/reclaim": {V, M, A, C, W, D},
