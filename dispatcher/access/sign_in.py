@@ -34,14 +34,14 @@ from dispatcher.services import Services
 _log = logging.getLogger(__name__)
 
 
-_NEW_LINK = "Make a new one with `cerebro open`, or sign in with a token."
+_NEW_LINK = "Make a new one with the command cerebro open, or sign in with a token."
 
 
 class _Attempt(NamedTuple):
     """Result of a sign-in attempt.
 
     Attributes:
-        problem: error message; empty if the token or code is valid.
+        problem: error message; an empty text for a valid token or code.
         known: the user, in users mode.
         name: name for commands on the page, without users mode.
         means: token or link, for the audit log.
