@@ -116,7 +116,7 @@ def test_the_job_writes_tables_and_a_report_and_prints_their_places(
     )
     # Printed before preprocessing, so a user can watch, and at the end.
     assert first.stdout.index(info.dispatcher) < first.stdout.index("preprocessed")
-    assert first.stdout.count(info.dispatcher) == 2
+    assert first.stdout.count(info.dispatcher) == 4  # the page and a sign-in link, twice
 
 
 @pytest.mark.slow
