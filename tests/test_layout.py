@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -123,3 +124,20 @@ def test_no_test_sets_the_clock_of_its_process() -> None:
     sets = re.compile(r"""setattr\((time, |["'][\w.]*\btime\.)["']?monotonic""")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if sets.search(path.read_text())]
     assert tests == []
+
+
+def test_the_workflow_runs_the_same_script_as_contributors() -> None:
+    """On each push and pull request, in the Debian that `.ci/run` is written for."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    assert workflow[True].keys() == {"push", "pull_request"}  # YAML reads `on` as a boolean
+    (job,) = workflow["jobs"].values()
+    assert job["container"] == "debian:12"
+    assert job["steps"][-1]["run"] == "bash .ci/run"
+
+
+def test_code_owners_name_existing_paths() -> None:
+    """A renamed folder would lose its reviewers silently."""
+    lines = (ROOT / ".github/CODEOWNERS").read_text().splitlines()
+    paths = [line.split()[0] for line in lines if line.startswith("/")]
+    assert paths
+    assert [path for path in paths if not (ROOT / path.lstrip("/")).exists()] == []

@@ -69,7 +69,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the checkout, by way of the source distribution."""
+    """Build the wheel from a copy of the checkout, through the source distribution."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in _tracked_files():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,15 +79,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Install the wheel beside the packages of this environment."""
+    """Install the wheel without dependencies; the packages of this environment supply them."""
     folder = tmp_path_factory.mktemp("installation")
     environment, work = folder / "venv", folder / "work"
     work.mkdir()
     venv.create(environment, symlinks=True)
     (packages,) = environment.glob("lib/python*/site-packages")
-    # Python does not follow the .pth files of these folders, and one of them would lead to the checkout.
-    others = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "others.pth").write_text("".join(f"{path}\n" for path in others))
+    # Python does not follow the .pth files of these folders; one leads to the checkout.
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "others.pth").write_text("".join(f"{path}\n" for path in installed))
     python = str(environment / "bin" / "python")
     command = [
         sys.executable,
@@ -115,7 +115,7 @@ def demo(installation: Installation) -> str:
 
 
 def test_the_wheel_has_all_files(wheel: Path) -> None:
-    """All files of the packages, `py.typed`, and the examples, notebooks, chart and cluster files; nothing else."""
+    """All files of the packages, `py.typed`, and the examples, notebooks, chart and cluster files."""
     expected = set(_tracked_files(*PACKAGES))
     for name, source in SOURCES.items():
         expected |= {f"cerebro/shipped/{name}{file.removeprefix(source)}" for file in _tracked_files(source)}
@@ -161,7 +161,7 @@ def test_the_demo_prints_a_leaderboard_and_addresses(installation: Installation,
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_documented_commands_work(installation: Installation, command: Sequence[str], expected: str) -> None:
-    """Beside the cluster of the demo."""
+    """On the demo's cluster."""
     assert expected in installation.run("cerebro", *command)
 
 
