@@ -1,6 +1,6 @@
 """List all packages that an extra of the wheel installs, as a CycloneDX document (SBOM).
 
-Versions and licences come from the packages installed in this environment, which `constraints.txt` pins.
+It reads versions and licences from the packages installed in this environment, which `constraints.txt` pins.
 """
 
 from __future__ import annotations

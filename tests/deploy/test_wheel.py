@@ -167,7 +167,7 @@ def test_documented_commands_work(installation: Installation, command: Sequence[
 
 @pytest.mark.usefixtures("demo")
 def test_shipped_examples_run(installation: Installation) -> None:
-    """The path comes from `cerebro files`."""
+    """`cerebro files` prints their folder."""
     folder = Path(installation.run("cerebro", "files", "examples").strip())
     assert folder.is_relative_to(installation.environment)
     assert "done in" in installation.run("python", str(folder / "criteo.py"), "--small")
