@@ -147,9 +147,7 @@ $(VENV_STAMP):
 # Install torch first and alone: its version is exact, and pip then resolves the other packages in one pass.
 $(TORCH_STAMP): $(PINS) | $(VENV_STAMP)
 	@echo "Installing torch into $(VENV)/ (some minutes the first time) ..."
-	@command -v nvidia-smi >/dev/null || echo "No GPU here: if pip fetches CUDA libraries (gigabytes), interrupt it and" \
-		"point pip at a CPU build of torch first (CONTRIBUTING.md, torch)."
-	@$(INSTALL) '$(TORCH)'
+	@scripts/install_torch $(abspath $(BIN)/python) '$(TORCH)'
 	@touch $@
 
 $(LOCAL_STAMP): $(TORCH_STAMP)
