@@ -61,6 +61,7 @@ NAMES = (
     ),
     "compare",
     "examples",
+    "first_contact",
     *(
         "planner",
         "joint",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +26,10 @@ def run(tmp_path: Path) -> Run:
     def run(
         *offered: str, requirement: str = "torch==2.13.0", has_gpu: bool = False
     ) -> tuple[str, subprocess.CompletedProcess[str]]:
-        wheels, programs, target = (tmp_path / name for name in ("wheels", "programs", "target"))
-        for folder in (wheels, programs, target):
-            folder.mkdir()
+        wheels, programs, environment = (tmp_path / name for name in ("wheels", "programs", "venv"))
+        wheels.mkdir()
+        programs.mkdir()
+        venv.create(environment, symlinks=True)
         for version in offered:
             _write_wheel(wheels, version)
         program = programs / "nvidia-smi"
@@ -40,13 +42,16 @@ def run(tmp_path: Path) -> Run:
                 "PATH": f"{programs}:{os.environ['PATH']}",
                 "PIP_NO_INDEX": "1",
                 "PIP_FIND_LINKS": str(wheels),
-                "PIP_TARGET": str(target),
+                "PIP_PYTHON": str(environment / "bin" / "python"),
             },
             capture_output=True,
             text=True,
             check=False,
         )
-        versions = [path.stem.removeprefix("torch-") for path in target.glob("torch-*.dist-info")]
+        versions = [
+            path.stem.removeprefix("torch-")
+            for path in environment.glob("lib/*/site-packages/torch-*.dist-info")
+        ]
         return "".join(versions), done
 
     return run
@@ -69,7 +74,7 @@ def test_without_a_gpu_the_cpu_build_is_preferred(run: Run) -> None:
 def test_without_a_cpu_build_the_size_is_announced(run: Run) -> None:
     """With the settings that avoid the download; then pip installs the only build."""
     version, done = run("2.13.0")
-    assert version == "2.13.0"
+    assert version == "2.13.0", done.stderr
     assert "about 3 GB" in done.stderr
     assert "PIP_EXTRA_INDEX_URL" in done.stderr
 
