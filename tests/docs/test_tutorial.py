@@ -1,7 +1,8 @@
-"""The code of the tutorial and of docs/experiments.md, run on a local cluster as a user would."""
+"""The code of the tutorial and of the pages after it, run on a local cluster as a user would."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,11 @@ from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "docs/tutorial.md"
+NEXT = ("data", "training", "experiments")
+"""Pages whose blocks are scripts of their own."""
+GUIDES = ("search", "techniques", "forecasts", "registry", "scheduling", "keras")
+"""Pages whose blocks use names of the reader."""
+_GUIDES = ROOT / "tests/docs/run_guides.py"
 
 
 def blocks(page: Path) -> list[str]:
@@ -40,7 +46,7 @@ class User:
             [sys.executable, str(script)],
             capture_output=True,
             text=True,
-            env=own | {"HOME": str(self.home)},
+            env=own | {"HOME": str(self.home), "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "torch"},
             cwd=self.home,
             timeout=4 * HANG_S,
             check=False,
@@ -80,12 +86,35 @@ def test_the_tutorial_trains_and_predicts(user: User, output: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_code_of_the_experiments_page_runs_after_the_tutorial(user: User, output: str) -> None:
+def test_the_code_of_the_next_pages_runs_after_the_tutorial(user: User, output: str) -> None:
     """Each block is a script of its own."""
     assert "nothing failed" in output
-    printed = [user.run(block) for block in blocks(ROOT / "docs/experiments.md")]
+    printed = [user.run(block) for page in NEXT for block in blocks(ROOT / f"docs/{page}.md")]
     assert len(printed) >= 3
     assert "fit-1: finished, 80/80 done" in "".join(printed)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_examples_of_the_guides_run_after_the_tutorial(user: User, output: str) -> None:
+    """Each block gets an experiment, a spec and a space. A thread stops the fits, which would take hours."""
+    assert "nothing failed" in output
+    found = {page: blocks(ROOT / f"docs/{page}.md") for page in GUIDES}
+    assert all(found.values())
+    specs = "\n".join(block for block in blocks(TUTORIAL) if "class Customer" in block)
+    code = "\n".join(["import numpy as np", specs, _GUIDES.read_text()])
+    (user.home / "blocks.json").write_text(
+        json.dumps([[page, block] for page in found for block in found[page]])
+    )
+    printed = user.run(code)
+    assert printed.count("ran ") == sum(map(len, found.values()))
+
+
+def test_every_page_with_code_is_run_by_a_test() -> None:
+    """A block that no test can run is marked `py` instead of `python`."""
+    elsewhere = {"coming-from"}  # tests/worker/training/test_adapters.py, tests/examples/test_docs.py
+    pages = {path.stem for path in ROOT.glob("docs/*.md") if blocks(path)}
+    assert pages == {"tutorial", *NEXT, *GUIDES, *elsewhere}
 
 
 def test_the_tutorial_introduces_six_concepts_before_the_first_result() -> None:

@@ -43,7 +43,10 @@ def _python_blocks() -> list[ast.Module]:
     """Return the Python of README and of the user pages."""
     pages = (
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "experiments", "coming-from", "keras")),
+        *(
+            ROOT / "docs" / f"{name}.md"
+            for name in ("tutorial", "data", "training", "experiments", "coming-from", "keras")
+        ),
     )
     return [ast.parse(block) for page in pages for block in _blocks(page, "python")]
 
@@ -111,12 +114,25 @@ def test_readme_python_uses_only_the_public_api() -> None:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("cerebro"):
                 assert node.module == "cerebro"
                 assert {alias.name for alias in node.names} <= set(cerebro.__all__)
-        for variable, kind in (("experiment", Experiment), ("result", FitResult)):
-            for call in _calls(tree, variable):
-                assert isinstance(call.func, ast.Attribute)
-                method = getattr(kind, call.func.attr)
-                keywords = {keyword.arg or "": None for keyword in call.keywords}
-                inspect.signature(method).bind(None, *call.args, **keywords)
+        _check_calls(tree)
+
+
+def _check_calls(tree: ast.AST) -> None:
+    for variable, kind in (("experiment", Experiment), ("result", FitResult)):
+        for call in _calls(tree, variable):
+            assert isinstance(call.func, ast.Attribute)
+            method = getattr(kind, call.func.attr)
+            keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+            inspect.signature(method).bind(None, *call.args, **keywords)
+
+
+def test_calls_in_guides_have_valid_arguments() -> None:
+    """Also in blocks that no test runs, because they need a running search or another cluster."""
+    for page in ("search", "techniques", "forecasts", "registry", "kubernetes"):
+        blocks = _blocks(ROOT / f"docs/{page}.md", "python", "py")
+        assert blocks
+        for block in blocks:
+            _check_calls(ast.parse(block))
 
 
 def test_documented_specs_follow_the_templates() -> None:
@@ -158,7 +174,7 @@ def test_the_documented_fit_example_runs(tmp_path: Path) -> None:
     rows = [f"{n},{20 + n},{'Oslo' if n % 3 else 'Rome'},{n % 2}" for n in range(8)]
     (tmp_path / "train.csv").write_text("\n".join(["id,hours,city,label", *rows]) + "\n")
     (tmp_path / "valid.csv").write_text("id,hours,city,label\n0,40,Lima,1\n")
-    (block,) = (each for each in _blocks(ROOT / "docs/experiments.md", "python") if "def fit(" in each)
+    (block,) = (each for each in _blocks(ROOT / "docs/data.md", "python") if "def fit(" in each)
     namespace: dict[str, Any] = {"__name__": "census"}
     exec(block, namespace)
     train, valid = (Locator(metadata=str(tmp_path / f"{split}.csv")) for split in ("train", "valid"))
