@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from cerebro.client.limits import wait_limit_s
 from cerebro.client.open_experiment import OpenExperiment
 from cerebro.contract.base import SPLITS
 from cerebro.contract.runs import EvaluateRequest
@@ -31,6 +33,7 @@ class EvaluationMixin(OpenExperiment):
         *,
         fit: str | None = None,
         split: _Split = "test",
+        wait_limit: str | float | timedelta | None = None,
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
@@ -45,6 +48,8 @@ class EvaluationMixin(OpenExperiment):
             fit: fit run. Default: the newest.
             split: split to test on. Default ``"test"``. With ``"train"`` each worker tests its own partition: a
                 `cerebro.Ratio` is exact for all rows, numbers are averages weighted by rows.
+            wait_limit: time that the run may wait for workers before it pauses, such as ``"2h"``; see `Limits`.
+                Default: no limit.
             priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
                 an integer from -9 to 9; see `prioritize`.
             project: fair share group. The runs of one project share the cluster as one run. Default: none.
@@ -56,7 +61,7 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed.
+            DataError: the split was not preprocessed, or `wait_limit` is no time span above 0.
             RunFailedError: the run failed or was stopped.
 
         Warns:
@@ -67,7 +72,7 @@ class EvaluationMixin(OpenExperiment):
             experiment.run_test(["m03", "m07"])
         """
         run = self._session.complete(
-            self._evaluation("test", models, fit, split),
+            self._evaluation("test", models, fit, split, wait_limit),
             progress=progress,
             priority=priority,
             project=project,
@@ -84,6 +89,7 @@ class EvaluationMixin(OpenExperiment):
         *,
         fit: str | None = None,
         split: _Split = "predict",
+        wait_limit: str | float | timedelta | None = None,
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
@@ -94,6 +100,8 @@ class EvaluationMixin(OpenExperiment):
             models: model id or ids. Default: the best model.
             fit: fit run. Default: the newest.
             split: split to predict. Default ``"predict"``.
+            wait_limit: time that the run may wait for workers before it pauses, such as ``"2h"``; see `Limits`.
+                Default: no limit.
             priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
                 an integer from -9 to 9; see `prioritize`.
             project: fair share group. The runs of one project share the cluster as one run. Default: none.
@@ -104,7 +112,7 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed.
+            DataError: the split was not preprocessed, or `wait_limit` is no time span above 0.
             RunFailedError: the run failed or was stopped.
 
         Example::
@@ -112,7 +120,7 @@ class EvaluationMixin(OpenExperiment):
             experiment.run_predict().to_csv("predictions.csv")
         """
         run = self._session.complete(
-            self._evaluation("predict", models, fit, split),
+            self._evaluation("predict", models, fit, split, wait_limit),
             progress=progress,
             priority=priority,
             project=project,
@@ -127,8 +135,15 @@ class EvaluationMixin(OpenExperiment):
         models: str | Sequence[str] | None,
         fit: str | None,
         split: _Split,
+        wait_limit: str | float | timedelta | None,
     ) -> EvaluateRequest:
         names = (models,) if isinstance(models, str) else tuple(models or ())
         if split not in SPLITS:
             raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
-        return EvaluateRequest(kind=kind, fit=self._session.chosen_fit(fit).id, models=names, split=split)
+        return EvaluateRequest(
+            kind=kind,
+            fit=self._session.chosen_fit(fit).id,
+            models=names,
+            split=split,
+            wait_limit_s=wait_limit_s(wait_limit),
+        )

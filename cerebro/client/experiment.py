@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import author, connect
 from cerebro.client.evaluation import EvaluationMixin
 from cerebro.client.failure_rules import FailureRule
-from cerebro.client.limits import Limits
+from cerebro.client.limits import Limits, wait_limit_s
 from cerebro.client.models.registry import RegistryMixin
 from cerebro.client.requests.creation import open_or_create, pack_code
 from cerebro.client.requests.run_requests import (
@@ -131,7 +132,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         experiment._session = Session(connection, connection.kvs.experiment(name))
         return experiment
 
-    def run_etl(
+    def run_etl(  # noqa: PLR0913 - all options of a run, by keyword
         self,
         spec: ETLSpec,
         *,
@@ -139,6 +140,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         seed: int = 0,
         max_failed: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
+        wait_limit: str | float | timedelta | None = None,
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
@@ -155,6 +157,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             max_failed: fraction of rows that may fail before the run stops, 0 to 1. Default 0. Failed rows are
                 recorded; see `failed_rows`.
             failure_rules: reactions to patterns in the log of a failed partition; see `FailureRule`.
+            wait_limit: time that the run may wait for workers before it pauses, such as ``"2h"``; see `Limits`.
+                Default: no limit.
             priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
                 an integer from -9 to 9; see `prioritize`.
             project: fair share group. The runs of one project share the cluster as one run. Default: none.
@@ -191,6 +195,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             max_failed=max_failed,
             fits=fits(spec),
             failure_rules=checked_failure_rules(failure_rules),
+            wait_limit_s=wait_limit_s(wait_limit),
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         from cerebro.client.results import EtlResult

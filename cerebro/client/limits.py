@@ -1,4 +1,4 @@
-"""Limits of a fit: time, budget, number of workers, and attempts of a sub-epoch.
+"""Limits of a run: time, budget, number of workers, waiting time, and attempts of a sub-epoch.
 
 Users pass `Limits` to `run_fit`; `Session.goal` and experiment files convert it with `goal`. Nothing here enforces a
 limit: the controller stops, pauses and scales.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cerebro.contract.runs import Goal
 from cerebro.errors import DataError
+
+_UNITS_S = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 
 _MAX_WORKERS = 1000
 """Largest number of workers that a user may request."""
@@ -56,6 +60,8 @@ class Limits:
             more. Default 600. The limit is lower (20 times the duration of slow sub-epochs, at least 60 s and
             `hang_timeout_s` / 10) if that is known, and up to three times higher while the process computes.
         max_attempts: attempts of a sub-epoch whose process crashes. Default 3.
+        wait_limit: time that the run may wait for workers before it pauses, such as ``"2h"`` or ``"90m"``, in seconds,
+            or as a timedelta. `Experiment.resume` continues the run. Default: no limit.
 
     Raises:
         DataError: a value is out of range.
@@ -77,6 +83,7 @@ class Limits:
     workers: tuple[int, int] | None = None
     hang_timeout_s: float = 600.0
     max_attempts: int = 3
+    wait_limit: str | float | datetime.timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.hours is not None and not _is_positive(self.hours):
@@ -90,6 +97,7 @@ class Limits:
         for name in ("hang_timeout_s", "max_attempts"):
             if not _is_positive(value := getattr(self, name)):
                 raise DataError(f"{name} is {value!r}, expected a finite number above 0")
+        wait_limit_s(self.wait_limit)
 
 
 def goal(limits: Limits, *, now: float, max_workers: int = 0) -> Goal:
@@ -114,6 +122,30 @@ def goal(limits: Limits, *, now: float, max_workers: int = 0) -> Goal:
         worker_hours=None if budget is None else float(budget.worker_hours),
         workers=None if workers is None else (workers[0], workers[1]),
     )
+
+
+def wait_limit_s(limit: str | float | datetime.timedelta | None) -> float | None:
+    """Convert a `wait_limit` to seconds.
+
+    Raises:
+        DataError: it is no time span above 0.
+    """
+    if limit is None:
+        return None
+    seconds: object = limit
+    if isinstance(limit, datetime.timedelta):
+        seconds = limit.total_seconds()
+    elif isinstance(limit, str):
+        text = limit.replace(" ", "")
+        parts = _SPAN.findall(text)
+        is_span = "".join(number + unit for number, unit in parts) == text
+        seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts) if is_span else 0
+    if not _is_positive(seconds):
+        raise DataError(
+            f"wait_limit is {limit!r}, expected a time span above 0, such as '2h', '90m', '1h30m', 7200 (seconds) or "
+            "timedelta(hours=2)"
+        )
+    return float(seconds)  # type: ignore[arg-type]
 
 
 def _timestamp(deadline: datetime.datetime | datetime.timedelta, now: float) -> float:

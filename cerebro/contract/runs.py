@@ -22,7 +22,16 @@ Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$
 # --- requests ---------------------------------------------------------------------------------------
 
 
-class EtlRequest(Contract):
+class _RunRequest(Contract):
+    """Options of every kind of run."""
+
+    wait_limit_s: float | None = Field(
+        None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None
+    )
+    """Seconds that the run may wait for workers before it pauses. Absent: no limit."""
+
+
+class EtlRequest(_RunRequest):
     """`run_etl`: preprocess every located split."""
 
     kind: Literal["etl"] = "etl"
@@ -57,7 +66,7 @@ class Goal(Contract):
         return self
 
 
-class FitRequest(Contract):
+class FitRequest(_RunRequest):
     """`run_fit`: train each model for `epochs` epochs over all partitions by hopping.
 
     With a `search`, train the models that it suggests, each for at most `epochs`.
@@ -124,7 +133,7 @@ class NewModel(Contract):
     priority: Priority = NORMAL
 
 
-class EvaluateRequest(Contract):
+class EvaluateRequest(_RunRequest):
     """`run_test` or `run_predict` of models of a fit run, each at its best epoch."""
 
     kind: Literal["test", "predict"]

@@ -22,7 +22,7 @@ from cerebro.contract.rest import api
 from cerebro.state import ExperimentState, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.reports.schedule_report import epoch_report
 from cerebro.state.reports.wait_reasons import KIND
-from cerebro.state.runs.goals import spent
+from cerebro.state.runs.goals import spent, waited_too_long
 from controller.decisions.assignment import assign
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import release, revoke_task
@@ -120,8 +120,12 @@ class _Decision:
         return [*end(self.run, "stopped", now=self.snapshot.now)] if is_stopping else None
 
     def planning(self) -> list[Step] | None:
-        """Wait for the plan."""
-        return _resumed(self.run, self.snapshot) if self.run.plan is None else None
+        """Wait for the plan, unless no worker came in time."""
+        if self.run.plan is not None:
+            return None
+        reason = waited_too_long(self.state, self.run, self.snapshot.now)
+        paused: list[Step] = [api.Note(event=RunPaused(run=self.run.id, reason=reason))] if reason else []
+        return paused or _resumed(self.run, self.snapshot)
 
     def failure(self) -> list[Step] | None:
         """End a run that cannot succeed."""
@@ -149,7 +153,7 @@ class _Decision:
         return [api.Note(event=event) for event in self.search.steps(self.run)] or None
 
     def pause(self) -> list[Step] | None:
-        """Pause a run whose volume is full or whose budget is spent; resume it once its volume has space."""
+        """Pause a run with a full volume, a spent budget or no workers; resume it once its volume has space."""
         run = self.run
         if run.state is RunState.PAUSED:
             return _resumed(run, self.snapshot)
@@ -160,7 +164,8 @@ class _Decision:
             volume = full.volume or "unknown"
             event = RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume)
             return [api.Note(event=event)]
-        reason = spent(self.state, run, self.snapshot.now)
+        now = self.snapshot.now
+        reason = spent(self.state, run, now) or waited_too_long(self.state, run, now)
         return [api.Note(event=RunPaused(run=run.id, reason=reason))] if reason else None
 
     def hopeless_tasks(self) -> list[Step] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.client.limits import Budget, Limits, goal
+from cerebro.client.limits import Budget, Limits, goal, wait_limit_s
 from cerebro.contract.runs import Goal
 from cerebro.errors import DataError
 
@@ -65,3 +65,27 @@ def test_the_goal_has_the_limits_in_seconds_since_the_epoch() -> None:
     span = goal(Limits(finish_by=datetime.timedelta(hours=1)), now=NOW)
     assert span == Goal(finish_by=NOW + 3600)
     assert goal(Limits(), now=NOW) == Goal()
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("2h", 7200.0),
+        ("1h30m", 5400.0),
+        ("1 d", 86_400.0),
+        ("45s", 45.0),
+        (90, 90.0),
+        (datetime.timedelta(minutes=3), 180.0),
+        (None, None),
+    ],
+)
+def test_a_wait_limit_is_text_seconds_or_a_timedelta(limit: Any, seconds: float | None) -> None:
+    """All become seconds."""
+    assert wait_limit_s(Limits(wait_limit=limit).wait_limit) == seconds
+
+
+@pytest.mark.parametrize("limit", ["2 hours", "h", "", "-2h", "2h or more", 0, -1, True, float("inf"), "0s"])
+def test_other_wait_limits_are_refused(limit: Any) -> None:
+    """The error has the value and examples."""
+    with pytest.raises(DataError, match=r"wait_limit is .*, expected a time span above 0, such as '2h'"):
+        Limits(wait_limit=limit)

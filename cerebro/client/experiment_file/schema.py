@@ -27,7 +27,7 @@ from cerebro import techniques
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.calls import resolve_calls
 from cerebro.client.failure_rules import FailureRule
-from cerebro.client.limits import Budget
+from cerebro.client.limits import Budget, wait_limit_s
 from cerebro.client.requests.run_requests import OPTION_GROUPS, flat_name
 from cerebro.client.search import choice, loguniform, randint, uniform
 from cerebro.contract.base import Name
@@ -45,7 +45,7 @@ from cerebro.contract.search import (
     Random,
 )
 from cerebro.data.tables.locators import parse_locators
-from cerebro.errors import ExperimentFileError, LocatorError
+from cerebro.errors import DataError, ExperimentFileError, LocatorError
 from cerebro.runtime import checked_yaml
 from cerebro.runtime.checked_yaml import Part
 from cerebro.usercode.named import Named
@@ -110,6 +110,14 @@ def _finish_by(value: Any) -> Any:
         ) from problem
 
 
+def _wait_limit(value: Any) -> Any:
+    try:
+        wait_limit_s(value)
+    except DataError as problem:
+        raise ValueError(str(problem)) from problem
+    return value
+
+
 def _workers(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -138,6 +146,7 @@ _CONVERTERS: Mapping[str, Any] = {
     "techniques": Annotated[Any, BeforeValidator(_techniques)],
     "budget": Annotated[Any, BeforeValidator(_budget)],
     "finish_by": Annotated[Any, BeforeValidator(_finish_by)],
+    "wait_limit": Annotated[Any, BeforeValidator(_wait_limit)],
     "workers": Annotated[Any, BeforeValidator(_workers)],
     "failure_rules": Annotated[Any, BeforeValidator(_failure_rules)],
 }

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from cerebro.client.experiment_file.schema import ExperimentFile, Options, WithModels, parsed
-from cerebro.client.limits import goal
+from cerebro.client.limits import goal, wait_limit_s
 from cerebro.client.requests.run_requests import (
     FitOptions,
     check_shares,
@@ -130,6 +130,7 @@ class _Reader:
         with self._located_errors("etl"):
             check_shares(**shares)
             rules = checked_failure_rules(options["failure_rules"])
+            wait_limit = wait_limit_s(options["wait_limit"])
         code = self._encoded(file.etl.spec)
         return EtlRequest(
             code=code.sha256,
@@ -137,6 +138,7 @@ class _Reader:
             seed=options["seed"],
             fits=True,  # unknown here, because the class is not imported; the worker finds out
             failure_rules=rules,
+            wait_limit_s=wait_limit,
             **shares,
         )
 
@@ -181,7 +183,13 @@ class _Reader:
 
 def _evaluation(kind: Literal["test", "predict"], part: WithModels) -> EvaluateRequest:
     options: dict[str, Any] = part.with_defaults
-    return EvaluateRequest(kind=kind, fit="fit-1", models=tuple(options["models"]), split=options["split"])
+    return EvaluateRequest(
+        kind=kind,
+        fit="fit-1",
+        models=tuple(options["models"]),
+        split=options["split"],
+        wait_limit_s=wait_limit_s(options["wait_limit"]),
+    )
 
 
 def main() -> None:

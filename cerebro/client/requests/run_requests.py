@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from cerebro.client.connection import author
-from cerebro.client.limits import Limits
+from cerebro.client.limits import Limits, wait_limit_s
 from cerebro.client.requests.techniques import Parallelism
 from cerebro.client.search import SearchSpace, configurations, first_configuration, requests
 from cerebro.client.search.requests import Search, UserProcedure
@@ -262,6 +262,7 @@ def fit_request(
         hang_timeout_s=options.limits.hang_timeout_s,
         max_attempts=options.limits.max_attempts,
         goal=goal,
+        wait_limit_s=wait_limit_s(options.limits.wait_limit),
         **technique_fields,
     )
 

@@ -38,6 +38,15 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     )
 
 
+def missing_worker(state: ExperimentState, run: Run) -> str:
+    """Return the worker that an open run without running tasks waits for, as text; empty if it waits for none."""
+    if run.state not in (RunState.QUEUED, RunState.RUNNING) or run.tasks.open:
+        return ""
+    if run.plan is None:
+        return _no_worker(state, run)
+    return _missing_worker(state, run) or _missing_search_worker(state, run) or _missing_memory(run)
+
+
 def _missing_memory(run: Run) -> str:
     """The memory an exhausted task needs, while a larger worker is away or restarting.
 
@@ -65,9 +74,16 @@ def _missing_orders(state: ExperimentState, run: Run) -> str:
         return ""
     if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
         return ""
-    if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
-        return f"{_WAITING}the actions of {procedure.name}"
-    return f"{_WAITING}a worker that runs search procedures"
+    return _missing_search_worker(state, run) or f"{_WAITING}the actions of {procedure.name}"
+
+
+def _missing_search_worker(state: ExperimentState, run: Run) -> str:
+    search = run.search
+    if search is None or own_procedure(run) is None or search.finish is not None:
+        return ""
+    has_answers = len(search.answers) > len(search.reports)
+    is_there = any(worker.is_alive and answers_searches(worker) for worker in state.workers.values())
+    return "" if has_answers or is_there else f"{_WAITING}a worker that runs search procedures"
 
 
 def _missing_suggestions(run: Run) -> str:
@@ -128,11 +144,17 @@ def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
     return set()
 
 
-def _missing_worker(state: ExperimentState, run: Run) -> str:
+def _no_worker(state: ExperimentState, run: Run) -> str:
     able = [w for w in state.workers.values() if KIND[run.kind] in w.kinds and not w.is_removed]
-    if not any(worker.is_alive for worker in able):
-        lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
-        return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
+    if any(worker.is_alive for worker in able):
+        return ""
+    lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
+    return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
+
+
+def _missing_worker(state: ExperimentState, run: Run) -> str:
+    if reason := _no_worker(state, run):
+        return reason
     missing = _missing_makers(state, run) if run.kind == "etl" else _missing_holders(state, run)
     description = "; ".join(
         f"{who}, which {'is to make' if run.kind == 'etl' else 'alone holds'} partition {', '.join(partitions)}"

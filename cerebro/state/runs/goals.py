@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import math
 
 from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import FitRequest, ForecastEnd, Goal
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.reports import state_words
+from cerebro.state.reports.wait_reasons import missing_worker
 from cerebro.state.runs.run import Run, RunState
 
 _DAY_S = 86_400.0
@@ -63,6 +65,30 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
         f"its budget of {budget:g} worker-hours is spent. Resume it to continue without one, or stop it: its models "
         "keep their state"
     )
+
+
+def waited_too_long(state: ExperimentState, run: Run, now: float) -> str:
+    """Return why to pause a run that has waited for workers longer than its `wait_limit`; empty within it.
+
+    The wait begins at the newest of these times: the request, the end of the last task, the last resume, and the
+    departure of the last worker.
+    """
+    limit_s, missing = run.request.wait_limit_s, ""
+    if limit_s is not None and now - _idle_since(state, run) >= limit_s:
+        missing = missing_worker(state, run)
+    if not missing or limit_s is None:
+        return ""
+    return (
+        f"it waited for workers longer than its wait_limit of {_span(limit_s)}; it is {missing}. Add workers, then "
+        "resume it: its models keep their state"
+    )
+
+
+def _idle_since(state: ExperimentState, run: Run) -> float:
+    departures = (change.time for change in state.worker_changes if not change.is_there)
+    resumed = (until for _, until in run.clock.pauses if until < math.inf)
+    times = (run.clock.requested, run.clock.started, run.clock.worked, *departures, *resumed)
+    return max(times)
 
 
 def forecast_lines(run: Run, now: float) -> list[str]:
@@ -159,6 +185,14 @@ def clock(at: float, now: float) -> str:
 
 def _length(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _span(seconds: float) -> str:
+    """Format a limit exactly, such as ``2 h``, ``90 min`` or ``45 s``."""
+    for unit_s, unit in ((3600, "h"), (60, "min")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def _workers(count: int) -> str:
