@@ -61,9 +61,10 @@ from cerebro.state.snapshots import restored
 from cerebro.state.tasks import verification_texts
 
 _WAIT_S = 1.0
-"""Longest wait for events. Live rows of ETL are not events, so a bar moves at least this often."""
+"""Longest wait for events. The progress of ETL rows is polled in between."""
 
 _SILENT_S = 10.0
+"""A worker that is silent for longer does not count as registered."""
 
 _QUEUE_S = 2.0
 """Minimum age of the queue before it is read again; the shares of runs change with every sub-epoch."""
@@ -77,7 +78,7 @@ class Session:
     Args:
         connection: connection to the cluster.
         record: record of the experiment.
-        clock: seconds since the epoch.
+        clock: Unix time in seconds.
         is_whole: True to keep compacted sub-epochs of long runs too. Reads the whole log and needs memory for all.
     """
 

@@ -2,10 +2,10 @@
 
 The controller, the planner's simulations and the dispatch engine share this class, so policies behave alike
 in all three. Each event updates it incrementally: starting or finishing a sub-epoch takes a few operations
-for any number of models. As in the seed paper, sections 5.3 and 5.6, open sub-epochs are Q and running ones
-Q'; a released sub-epoch returns from Q' to Q.
+for any number of models. In the MOP paper, sections 5.3 and 5.6, Q is `open` without `running`, and Q' is `running`;
+a released sub-epoch returns from Q' to Q.
 
-Each model has at most one parallel plan on each worker (`Problem.is_single`). A plan chooses it.
+Each model has at most one parallel plan on each worker (`Problem.is_single`). The caller chooses it before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.remaining_work import NEVER, RemainingWork
 from cerebro.scheduling.schedule import Placement
 
-_MOST = 0.1
+_RECOUNT_SHARE = 0.1
 """Share of partitions. If more change holders at once, all sums are computed from scratch."""
 
 
@@ -34,11 +34,12 @@ class DispatchState:
         holders: workers that have each partition. Change them by `hold` or `set_held`.
         open: ``open[m]``, mask of the partitions that model `m` still needs in its present epoch, including
             running ones.
-        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, out of ``epochs[m]``.
+        epoch, epochs: ``epoch[m]``, the model's present epoch, out of ``epochs[m]``, from 1 (0: no work yet, after
+            `add_model`).
         priority: ``priority[m]``. Among the sub-epochs that could start on a worker, only the highest
             priority is eligible.
         running: model -> its running or queued sub-epoch, with the GPUs it started with. Idle models are absent.
-        gpus: ``gpus[w]``, GPUs of worker `w`; in a live run, its devices.
+        gpus: ``gpus[w]``, devices of worker `w` (GPUs, or CPU slots).
         free: ``free[w]``, its free GPUs.
         rank: ``rank[m]``, position of model `m` by its total work, longest first, as estimated at creation.
         priority_score: ``priority_score[m]``, value of training model `m` next by the policy's rule, larger
@@ -122,7 +123,7 @@ class DispatchState:
         self.priority_score: list[float] = []
 
     def copy(self) -> DispatchState:
-        """Return an independent copy. It shares times and needs: do not change them while both are in use."""
+        """Return a copy. It shares times, needs and ranks: change none of them while both are in use."""
         other = copy.copy(self)
         other.work = self.work.copy()
         for name in ("open", "epoch", "epochs", "priority", "free"):
@@ -270,7 +271,7 @@ class DispatchState:
         """Set the partitions of all workers. Costs a pass over all models for each changed partition."""
         changed = reduce(operator.or_, map(operator.xor, self.holders.held, held), 0)
         holders = Holders(tuple(held), len(self.sizes))
-        if changed.bit_count() > len(self.sizes) * _MOST:
+        if changed.bit_count() > len(self.sizes) * _RECOUNT_SHARE:
             self.holders = holders
             self.recount()
             return

@@ -22,7 +22,7 @@ from controller.projections.priors import Priors
 from controller.projections.sub_epoch_times import SubEpochTimes
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.sources.pruning import Pruning
-from controller.sources.search import EVERYWHERE, Searching
+from controller.sources.search import ALL_SAMPLERS, Searching
 
 _SOON_S = 0.001
 """Minimum delay before the next wake-up; zero would busy-loop."""
@@ -45,7 +45,7 @@ class Core:
         self,
         record: ExperimentRecord,
         *,
-        installed_samplers: Collection[str] = EVERYWHERE,
+        installed_samplers: Collection[str] = ALL_SAMPLERS,
         state: ExperimentState | None = None,
     ) -> None:
         self.record, self._installed_samplers = record, installed_samplers

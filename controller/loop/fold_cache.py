@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState
 from controller.decisions.core import Core
-from controller.sources.search import EVERYWHERE
+from controller.sources.search import ALL_SAMPLERS
 
 MOST_EVENTS = 600_000
 """Maximum events of all inactive experiments together: less than 200 MB."""
@@ -26,7 +26,7 @@ class FoldCache:
     """
 
     def __init__(
-        self, most_events: int = MOST_EVENTS, *, installed_samplers: Collection[str] = EVERYWHERE
+        self, most_events: int = MOST_EVENTS, *, installed_samplers: Collection[str] = ALL_SAMPLERS
     ) -> None:
         self._most, self._installed_samplers = most_events, installed_samplers
         self._cores: dict[str, Core] = {}

@@ -1,10 +1,10 @@
 """A run's search, replayed from its log: its next decisions, and whether they match the log.
 
-Every leading controller passes all reports of the log to the search. Its actions must equal the logged
+A controller that becomes leader passes all reports of the log to the search. The search's actions must equal the logged
 decisions; new ones are written. If they differ, its code has changed, and the run is paused.
 
-Workers run a user's own procedure. Its logged answers stand for it here: a report is passed on once its
-answer is known.
+A user's own procedure runs on workers. Here its answers are read from the log: a report is processed once its answer is
+there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_ONCE = 2000
 """Maximum reports processed in one call, so that other work is not delayed."""
 
 
-EVERYWHERE = frozenset({"random", "tpe", "gp", "cma"})
+ALL_SAMPLERS = frozenset({"random", "tpe", "gp", "cma"})
 """Kinds of all samplers."""
 
 
@@ -44,7 +44,7 @@ class Searching:
         run: id of the run.
     """
 
-    def __init__(self, run: Run, installed_samplers: Collection[str] = EVERYWHERE) -> None:
+    def __init__(self, run: Run, installed_samplers: Collection[str] = ALL_SAMPLERS) -> None:
         request = run.request
         assert isinstance(request, FitRequest)
         assert request.search is not None
@@ -58,7 +58,7 @@ class Searching:
         self._num_decisions = 0
         """Total number of decisions."""
         self._num_requested = 0
-        self._wanted: deque[tuple[range, tuple[Past, ...]]] = deque()
+        self._pending_suggestions: deque[tuple[range, tuple[Past, ...]]] = deque()
         """Requested suggestions: their numbers, and the history for the sampler."""
         self._request, self._first_workers = request, run.search.first_workers
         self._largest_batch = min(run.fit_rows.values())
@@ -66,9 +66,9 @@ class Searching:
         self._lines: tuple[list[str], list[str]] = [], []
         """Serialized reports and answers up to now."""
         sampler = request.search.sampler.kind
-        self.is_sampled_here = sampler == "random"
+        self.is_sampled_inline = sampler == "random"
         """True if suggestions are instant, so that the decision computes them."""
-        self.is_sampled_by_workers = not self.is_sampled_here and sampler not in installed_samplers
+        self.is_sampled_by_workers = not self.is_sampled_inline and sampler not in installed_samplers
         try:
             self._search = Search(
                 request.search,
@@ -95,7 +95,7 @@ class Searching:
             return []
         if self._decisions:
             return [self._decisions[0]]
-        if self.is_sampled_here and (suggested := self.next_suggestions(run)) is not None:
+        if self.is_sampled_inline and (suggested := self.next_suggestions(run)) is not None:
             return [suggested]
         if self.is_sampled_by_workers and (suggested := self._suggested_by_worker(run, log)) is not None:
             return [suggested]
@@ -118,7 +118,7 @@ class Searching:
 
     def sampler_request(self, run: Run) -> SuggestionsRequest | None:
         """Return the sampler request for the next suggestions, unless they are instant."""
-        return None if self.is_sampled_here or self._problem else self._sampler_request(run)
+        return None if self.is_sampled_inline or self._problem else self._sampler_request(run)
 
     def procedure_request(self, run: Run) -> ActionsRequest | None:
         """Return the next request to a user's own procedure, if it has unanswered reports."""
@@ -169,11 +169,11 @@ class Searching:
     def _sampler_request(self, run: Run) -> SuggestionsRequest | None:
         log, request, seed = run.search, self._search.request, self._search.facts.seed
         assert log is not None
-        while self._wanted and self._wanted[0][0].stop <= log.num_suggested:
-            self._wanted.popleft()
-        if not self._wanted or not self._search.open_suggestions:
+        while self._pending_suggestions and self._pending_suggestions[0][0].stop <= log.num_suggested:
+            self._pending_suggestions.popleft()
+        if not self._pending_suggestions or not self._search.open_suggestions:
             return None  # the search has ended since
-        numbers, history = self._wanted[0]
+        numbers, history = self._pending_suggestions[0]
         wanted = range(max(numbers.start, log.num_suggested), min(numbers.stop, log.num_requested))
         return suggestions_request(request.sampler, request.space, history, wanted, seed) if wanted else None
 
@@ -224,7 +224,7 @@ class Searching:
         """Keep the history at the time of the request, so that a repeated request after a crash is equal."""
         requested = self._search.open_suggestions.stop
         if requested > self._num_requested and requested > num_suggested:
-            self._wanted.append((range(self._num_requested, requested), self._search.history()))
+            self._pending_suggestions.append((range(self._num_requested, requested), self._search.history()))
         self._num_requested = max(self._num_requested, requested)
 
     def _keep(self, actions: Iterable[Action]) -> None:

@@ -1,12 +1,13 @@
-"""Re-executions of sub-epochs for verification: their time and worker. Pure.
+"""When and on which worker a sub-epoch is re-executed for verification. Pure.
 
-A re-execution takes an otherwise idle device. An overdue one precedes the next sub-epochs, because a busy
-cluster would otherwise find a faulty worker only at the end. They are a small share of the sub-epochs and
-cost no more than that share. No sub-epoch is queued behind one. A worker needs as much memory as the
-sub-epoch took, so that verification harms nothing else.
+A re-execution normally takes an idle device that no sub-epoch wants. Once overdue it is placed before new sub-epochs:
+a busy cluster would otherwise find a faulty worker only at the end. Nothing is queued behind a running one. The cost is
+at most the verified share of the sub-epochs. A worker is eligible only if its memory exceeds the peaks of the original,
+so that a re-execution does not run out of memory.
 
-A run's end waits for running re-executions, and for a third result while the workers able to give it check
-their machines. The others are dropped.
+When training is complete, due re-executions start on free devices and the run waits for them. If two results differ, it
+also waits for a third while an eligible worker is cordoned for a machine check. Verifications without a free worker are
+dropped.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from controller.decisions.assignment_draft import AssignmentDraft
 
 
-PATIENCE = 2
-"""Commits per model of the run while a re-execution waits for an idle device."""
-LEAST = 8
-"""Minimum number of these commits."""
+_OVERDUE_COMMITS_PER_MODEL = 2
+"""A re-execution is overdue after this many commits per model of the run ..."""
+_MIN_OVERDUE_COMMITS = 8
+"""... and at least this many in all."""
 
 
 class Reexecutions:
@@ -42,44 +43,47 @@ class Reexecutions:
 
     kinds = frozenset({"verify"})
     reason = "the comparison is no longer needed"
+    """Reason of a revocation."""
 
     def __init__(
         self, record: ExperimentRecord, state: ExperimentState, run: Run, *, is_overdue: bool = False
     ) -> None:
         self._record, self._state, self._run, self._is_overdue = record, state, run, is_overdue
 
-    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+    def propose(self, draft: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
         """Yield re-executions for the offered devices."""
         run = self._run
         if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
             return
-        known = {str(task.key) for task in run.tasks.open.values()} | {step.task for step in view.steps}
+        known = {str(task.key) for task in run.tasks.open.values()} | {step.task for step in draft.steps}
         for verification in run.verifications.due():
             if str(verification.next_key) in known or (
-                self._is_overdue and not has_waited(run, verification)
+                self._is_overdue and not is_overdue(run, verification)
             ):
                 continue
-            worker = _worker_for(run, verification, view, offer)
+            worker = _worker_for(run, verification, draft, offer)
             if worker is not None:
                 body = tasks.verification(self._record, self._state, run, verification, worker)
-                device = view.slots.free(worker.name, offer.depth, offer.devices(worker.name))
+                device = draft.slots.free(worker.name, offer.depth, offer.devices(worker.name))
                 yield Proposal(verification.next_key, worker.name, (device,), body=body)
 
     def is_still_needed(self, task: Task) -> bool:
-        """True unless the sub-epoch was retrained or the code is not repeatable."""
+        """False if the sub-epoch was retrained, or if the code is not repeatable."""
         verifications = self._run.verifications
         return not (verifications.of(task.key) is None or verifications.is_hopeless)
 
 
-def has_waited(run: Run, verification: Verification) -> bool:
+def is_overdue(run: Run, verification: Verification) -> bool:
     """True if the re-execution is overdue and precedes sub-epochs."""
-    return run.counts.sub_epochs - verification.selected_after >= max(LEAST, PATIENCE * len(run.models))
+    return run.counts.sub_epochs - verification.selected_after >= max(
+        _MIN_OVERDUE_COMMITS, _OVERDUE_COMMITS_PER_MODEL * len(run.models)
+    )
 
 
 def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], views: Views) -> bool:
-    """True if a third result waits for a worker's check, which takes at most a minute."""
+    """True if a third result must wait for a worker that is cordoned for a check of at most a minute."""
     return any(
-        _may(state.workers[name], run, verification, views)
+        _can_give_result(state.workers[name], run, verification, views)
         for verification in run.verifications.due()
         if verification.state is VerificationState.DIFFERS
         for name in cordoned
@@ -93,16 +97,15 @@ def _worker_for(
     draft: AssignmentDraft,
     offer: Offer,
 ) -> Worker | None:
-    """Choose a worker, preferably one where the task has not failed and with bitwise equal results.
+    """Choose a worker: without a failure of the task, then with bitwise equal results, then by name.
 
-    Otherwise only metrics can be compared. The second re-execution is compared with the first in the same
-    way.
+    On another kind of processor only metrics can be compared.
     """
     failed_at = run.task(verification.next_key).failed_at
     able = [
         worker
         for worker in draft.alive
-        if _may(worker, run, verification, draft.views)
+        if _can_give_result(worker, run, verification, draft.views)
         and not draft.exclusions.stops_all(worker.name)
         and (offer.offered_devices is None or worker.name in offer.offered_devices)
         and not _is_verifying(worker, draft)
@@ -111,19 +114,20 @@ def _worker_for(
     return min(able, key=lambda w: (w.name in failed_at, not is_exact(verification, w), w.name), default=None)
 
 
-def _may(worker: Worker, run: Run, verification: Verification, views: Views) -> bool:
+def _can_give_result(worker: Worker, run: Run, verification: Verification, views: Views) -> bool:
     """True if a worker can give the next result, now or later."""
     assert run.plan is not None
     return (
         may_reexecute(worker, run.plan.dataset, verification.completed.partition)
         and worker.name not in verification.seen_by
+        # After an exact first result, the second must be exact too.
         and (is_exact(verification, worker) or not any(r.is_exact for r in verification.reexecutions[:1]))
         and _has_room(verification, views.get(worker.name))
     )
 
 
 def _has_room(verification: Verification, view: WorkerView | None) -> bool:
-    """True if a worker has the memory the sub-epoch took, or one is unknown."""
+    """True if a worker has the memory that the sub-epoch took. An unknown limit counts as enough."""
     if view is None:
         return True
     limits = (

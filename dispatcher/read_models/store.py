@@ -38,10 +38,13 @@ class Store(Protocol):
         """Check that the store answers."""
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
-        """Create an experiment. Raises `ConflictError` if its name is in use."""
+        """Create an experiment, or return the existing equal one.
+
+        Raises `ConflictError` if one of that name differs.
+        """
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """Return a record. Raises `NotFoundError` for an unknown name."""
+        """Return an experiment's record. Raises `NotFoundError` for an unknown name."""
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """Return all experiments, newest event first."""
@@ -53,7 +56,7 @@ class Store(Protocol):
         """Return the part of a log that is stored in files."""
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """Return the newest snapshot of a log's fold; `None` without any."""
+        """Return the newest snapshot of a log's fold, written by code of the version `of_format`, or `None`."""
 
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         """Return at most `ENTRIES_PER_READ` live points with seq > `after`, oldest first."""
@@ -61,20 +64,20 @@ class Store(Protocol):
     def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
         """Append a user's event. Raises `ConflictError` if the state does not allow it.
 
-        `is_unread`: the log is unreadable. `once`: idempotency key.
+        `is_unread`: True if the log is unreadable; the store then skips the check. `once`: idempotency key.
         """
 
     def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """Request the thread stacks of a task's process from its worker."""
 
     def stacks(self, experiment: str, question: str) -> str | None:
-        """Return the worker's answer."""
+        """Return the stacks that answer the request with id `question`; `None` until the worker answers."""
 
     def restore(self, experiment: str) -> None:
         """Restore an experiment that was quarantined as unreadable."""
 
     def queued(self) -> api.QueueAnswer:
-        """Return open runs of all experiments, oldest first, and the limit of open runs."""
+        """Return all open runs, oldest first, the attended ones, and the maximum number of attended runs."""
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """Return all registered workers."""
@@ -83,22 +86,22 @@ class Store(Protocol):
         """Return a worker's resource use over the last day."""
 
     def size_request(self) -> SizeRequest | None:
-        """Return the requested number of workers if it is not reached or was refused."""
+        """Return the pending or refused request for a number of workers."""
 
     def worker_set_status(self) -> WorkerSetStatus:
         """Return why workers fail to start."""
 
     def workers_health(self) -> HealthAnswer:
-        """Return health data of workers' machines."""
+        """Return checks, quarantine and incidents of all machines."""
 
     def audit(self) -> tuple[AuditEntry, ...]:
-        """Return the cluster's audit log, oldest first."""
+        """Return the newest 1,000 entries of the audit log, oldest first."""
 
     def whoami(self, *, acts_for: str = "", token: str = "") -> Principal:
-        """Return the user of a token or session, in users mode."""
+        """Return the user of `token`, or the user that the dispatcher acts for."""
 
     def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
-        """Return the tokens that the user may see."""
+        """Return the user's tokens; for an admin, all."""
 
     def make_token(self, request: TokenRequest) -> MadeToken:
         """Create a token."""
@@ -107,7 +110,7 @@ class Store(Protocol):
         """Revoke a token by id."""
 
     def quotas(self) -> tuple[Usage, ...]:
-        """Return quotas and use of projects."""
+        """Return quotas and use of projects and users."""
 
     def note_audit(self, what: str) -> None:
         """Add an entry of the current user to the audit log."""
@@ -122,7 +125,7 @@ class Store(Protocol):
         """True if a sign-in session has ended."""
 
     def registry(self) -> tuple[RegisteredModel, ...]:
-        """Return registered models by name."""
+        """Return registered models, sorted by name."""
 
     def reclaim(self) -> Reclaim:
         """Return data sets that no experiment uses."""

@@ -15,7 +15,7 @@ from cerebro.state.tasks.task import Attempt
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One attempt. Times are seconds since the epoch, `None` when unknown.
+    """One attempt, also as JSON of the read API. Times are Unix times in seconds, `None` if unknown.
 
     Attributes:
         workers: all workers of a gang; `worker` leads it.
@@ -38,7 +38,14 @@ class AttemptRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRow:
-    """One task. `worker` is the worker of the newest attempt; fields with `_s` are seconds of the committed attempt."""
+    """One task, also as JSON of the read API.
+
+    Attributes:
+        what: the task in words.
+        worker: worker of the newest attempt.
+        rows, rows_failed: rows of data that were processed and that failed.
+        start_s, load_s, compute_s, save_s: seconds of the committed attempt.
+    """
 
     key: str
     what: str

@@ -26,7 +26,8 @@ from dispatcher.tabs.workers import device_count
 class TaskQuery(WindowQuery):
     """Selection of tasks by run, model, worker, kind and state.
 
-    With `since` or `until`, and for long runs, only tasks of one fit run in that time range.
+    With `since` or `until`, only tasks of one fit run in that time range: `run`, or the newest. Without them,
+    all tasks that the fold has; it drops the oldest sub-epochs of a long run.
     """
 
     run: str = Field("", max_length=60)
@@ -58,17 +59,17 @@ class TasksView(Paged):
 def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView | FromLog[TasksView]:
     """Return a page of tasks, optionally of a time range.
 
-    Includes every task that was assigned, and all tasks of ETL, test and prediction runs.
+    A task of a fit appears once it is assigned; tasks of ETL, test and prediction runs from the start.
     """
     state = read_model.state
     is_chosen = query.since is not None or query.until is not None
     fit = read_model.fit(query.run) if query.run or is_chosen else None
-    if fit is not None and query.run not in ("", fit.id):
+    if fit is not None and query.run not in ("", fit.id):  # `fit` falls back to the newest run
         fit = None
-    found = time_range(read_model, fit, query, now) if fit is not None else None
-    if found is not None and found.is_in_log:
-        return _from_log(state, query, found)
-    within = found if found is not None and found.is_chosen else None
+    window = time_range(read_model, fit, query, now) if fit is not None else None
+    if window is not None and window.is_in_log:
+        return _deferred(state, query, window)
+    within = window if window is not None and window.is_chosen else None
     runs = [fit] if within and fit else [run for run in state.runs.values() if query.run in ("", run.id)]
     tasks = [each for run in runs for each in (*_tasks(run, query), *_sub_epochs(run, query))]
     if within is not None:
@@ -77,8 +78,8 @@ def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView
     page, devices = page_of(tasks, query.page, query.size), _devices(state)
     return TasksView(
         rows=tuple(_row(state, each, devices) for each in page.rows),
-        window=window_view(found, of_model=bool(query.model)) if found is not None else None,
-        **page.fields(_count(state)),
+        window=window_view(window, of_model=bool(query.model)) if window is not None else None,
+        **page.fields(_total(state)),
     )
 
 
@@ -86,8 +87,8 @@ def _devices(state: ExperimentState) -> dict[str, int]:
     return {name: device_count(state, name) for name in state.workers}
 
 
-def _is_within(found: _Entry, window: TimeRange) -> bool:
-    _, _, task, _, sub_epoch = found
+def _is_within(entry: _Entry, window: TimeRange) -> bool:
+    _, _, task, _, sub_epoch = entry
     if sub_epoch is not None:
         return sub_epoch.started <= window.until and sub_epoch.ended >= window.since
     if task is None or not task.attempts:
@@ -97,16 +98,16 @@ def _is_within(found: _Entry, window: TimeRange) -> bool:
     return task.attempts[0].assigned <= window.until and not is_over
 
 
-def _from_log(state: ExperimentState, query: TaskQuery, found: TimeRange) -> FromLog[TasksView]:
-    """Return the tasks of a time range from the log."""
-    total, devices = _count(state), _devices(state)
+def _deferred(state: ExperimentState, query: TaskQuery, window: TimeRange) -> FromLog[TasksView]:
+    """Return a view that reads the range from the log; worker and state are filtered after reading."""
+    total, devices = _total(state), _devices(state)
 
     def make(pages: LogPages) -> TasksView:
         read = pages.window(
-            found.log,
-            found.run,
-            found.since,
-            found.until,
+            window.log,
+            window.run,
+            window.since,
+            window.until,
             chosen=lambda key: query.model in ("", key.model) and query.kind in ("", key.kind),
         )
         rows = rows_of(read.task_attempts, devices)
@@ -117,14 +118,14 @@ def _from_log(state: ExperimentState, query: TaskQuery, found: TimeRange) -> Fro
             and (not query.worker or any(query.worker in each.workers for each in row.attempts))
         ]
         page = page_of(rows, query.page, query.size)
-        window = window_view(found, read, of_model=bool(query.model))
-        return TasksView(rows=tuple(page.rows), window=window, **page.fields(total))
+        view = window_view(window, read, of_model=bool(query.model))
+        return TasksView(rows=tuple(page.rows), window=view, **page.fields(total))
 
     return FromLog(make)
 
 
-def _count(state: ExperimentState) -> int:
-    """Return the number of tasks. Counts a committed sub-epoch once."""
+def _total(state: ExperimentState) -> int:
+    """Return the number of all tasks, without filters. A committed sub-epoch counts once."""
     return sum(
         len(run.tasks.by_key)
         + sum(len(model.sub_epochs) - model.lineage.sub_epochs for model in run.models.values())
@@ -134,7 +135,7 @@ def _count(state: ExperimentState) -> int:
 
 
 def _duplicates(run: Run) -> int:
-    """Return the number of completed sub-epochs that have a task too."""
+    """Return the number of committed training tasks; their sub-epochs are counted already."""
     return sum(
         task.key.kind == "train" and task.state is TaskState.COMMITTED for task in run.tasks.by_key.values()
     )

@@ -26,7 +26,7 @@ _MIN_LENGTH_S = 1.0
 
 
 class WindowQuery(Contract):
-    """A time range of a run, in seconds since its first sub-epoch started. Default: from the start until now."""
+    """A time range of a run, in seconds since its first sub-epoch started. Default: all that the fold has."""
 
     since: float | None = Field(None, ge=0, allow_inf_nan=False)
     until: float | None = Field(None, ge=0, allow_inf_nan=False)

@@ -16,7 +16,7 @@ from cerebro.contract.tasks.results import Curve
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
 from controller.scaling.autoscaler.scale_to_zero import ScaleToZeroRules
-from controller.sources.search import EVERYWHERE
+from controller.sources.search import ALL_SAMPLERS
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"
@@ -122,7 +122,7 @@ class Scenario:
     """Creates a user's search procedure on a worker; `None` if no worker runs procedures."""
     search_s: float = 0.5
     """Seconds until a worker answers a search request."""
-    installed_samplers: frozenset[str] = EVERYWHERE
+    installed_samplers: frozenset[str] = ALL_SAMPLERS
     """Kinds of samplers that the controller runs itself; workers run the others."""
     scale_to_zero: ScaleToZeroRules = field(default_factory=ScaleToZeroRules)
     join_s: Callable[[str], float] = lambda pod: 0.0

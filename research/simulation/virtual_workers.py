@@ -38,7 +38,7 @@ from cerebro.search import user_procedure
 from cerebro.search.suggestions import values_for
 from cerebro.state.workers import slots_of
 from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
-from controller.sources.search import EVERYWHERE
+from controller.sources.search import ALL_SAMPLERS
 from research.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from research.simulation.store import VirtualStore
 
@@ -130,7 +130,7 @@ class VirtualWorkers:
 
     @property
     def _searches(self) -> tuple[str, ...]:
-        is_asked = self._scenario.procedure is not None or self._scenario.installed_samplers != EVERYWHERE
+        is_asked = self._scenario.procedure is not None or self._scenario.installed_samplers != ALL_SAMPLERS
         return ("search",) if is_asked else ()
 
     def begin(self) -> None:

@@ -114,7 +114,7 @@ def resolve_techniques(
 def dry_run_plans(parallelism: Parallelism) -> list[tuple[Technique, int]]:
     """Return the techniques of a dry run, each with a number of devices to try.
 
-    The numbers are the entries of `gpus` that the technique supports. Default: its minimum.
+    The numbers are the entries of `gpus` that the technique supports (`least` to `most`). Default: its `least`.
 
     Raises:
         SpecError: a technique supports none of the numbers.
@@ -123,7 +123,10 @@ def dry_run_plans(parallelism: Parallelism) -> list[tuple[Technique, int]]:
     for name, technique in map(_named, parallelism.techniques or ()):
         sizes = [size for size in gpus or (technique.least,) if technique.least <= size <= technique.most]
         if not sizes:
-            raise SpecError(f"{name} cannot use {gpus} devices: it needs at least {technique.least}")
+            numbers = ", ".join(map(str, gpus or ()))
+            raise SpecError(
+                f"{name} cannot use {numbers} devices: it uses {technique.least} to {technique.most}"
+            )
         plans += [(technique, size) for size in sizes]
     return plans
 

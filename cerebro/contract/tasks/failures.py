@@ -51,7 +51,10 @@ class FailureTraits:
 
 
 class FailureKind(StrEnum):
-    """Cause of an attempt without a result, with its traits."""
+    """Cause of an attempt without a result, with its traits.
+
+    `cerebro.worker.child.task_loop` and `cerebro.worker.agent.execution` give exceptions their kind.
+    """
 
     traits: FailureTraits
 

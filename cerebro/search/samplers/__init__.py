@@ -1,7 +1,8 @@
 """Samplers: suggest the hyperparameters of a search's next models.
 
 `cerebro.search.suggestions` calls `suggest`: for TPE, GP and CMA-ES in a process of the controller or on a worker,
-because they import large libraries. How long a model trains is decided by the procedure.
+because they import large libraries. The procedure decides how long a model trains. A new sampler is a case in
+`suggest`; CONTRIBUTING.md lists the other places.
 
 A suggestion is a function of the history, its number and the seed, so a request can be repeated after a
 crash. Floating point may differ between processors and library versions; the controller therefore records

@@ -62,7 +62,7 @@ class Verification:
     Attributes:
         sub_epoch: its key.
         number: sub-epochs its model had trained before.
-        sub-epoch: its result.
+        completed: its result.
         start_checkpoint: checkpoint it started from; `None` for the first.
         hyperparams: hyperparameters in use.
         arithmetic: `arithmetic_of` its worker.

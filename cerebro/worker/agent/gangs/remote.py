@@ -1,7 +1,8 @@
 """A rank on another worker, with the interface of a child process.
 
-The leader's `Execution` creates it for a `ChildGroup`; `GangEndpoint` hands over the connection. Messages wait until
-that worker connects, for up to 60 s. Then they pass through unread, between the group and the child.
+The leader's `Execution` creates it for a `ChildGroup`; `GangEndpoint` hands over the connection. Messages wait up to
+60 s for the member's worker to connect. Then bytes are relayed without parsing and without a timeout: `ChildGroup`
+finds hangs from `batch` and `operations`, TCP keepalive finds a dead machine.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _READ_BYTES = 1 << 16
 
 
 class RemoteRank:
-    """A rank on another worker. The slot creates it; the endpoint calls `arrive`.
+    """A rank on another worker. `Execution` creates it; the endpoint calls `arrive`.
 
     Args:
-        described: its worker and device, for people.
+        description: its worker and device, for people.
         join_s: see `JOIN_S`.
 
     Attributes:
-        batch, operations: latest progress, as in `RankPage`.
+        batch, operations: batches begun and collective operations, from the child's reports.
     """
 
-    def __init__(self, described: str, join_s: float = JOIN_S) -> None:
-        self.described, self._join_s = described, join_s
+    def __init__(self, description: str, join_s: float = JOIN_S) -> None:
+        self.description, self._join_s = description, join_s
         self.is_ready = False
         self.has_freed_memory, self.tasks, self.code = False, 0, ""
         self.batch = self.operations = 0
@@ -45,10 +46,10 @@ class RemoteRank:
         self.channel: Channel[FromMember] = Channel(ours, FROM_MEMBER)
         self.end = os.eventfd(0)
         """Never readable: losing the worker closes the channel."""
-        self._has_come = self._is_over = False
+        self._has_connected = self._is_over = False
         self._lock = threading.Lock()
         self._arrivals: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
-        threading.Thread(target=self._relay, name=f"gang {described}", daemon=True).start()
+        threading.Thread(target=self._relay, name=f"gang {description}", daemon=True).start()
 
     def arrive(self, end: socket.socket) -> None:
         """Hand over the worker's connection. Thread-safe."""
@@ -74,7 +75,7 @@ class RemoteRank:
         self.channel.send(StartRank(ranks=ranks))
 
     def send(self, message: Contract) -> None:
-        """Send a message if it is connected."""
+        """Send a message; drop it if the connection has ended."""
         with suppress(OSError):
             self.channel.send(message)
 
@@ -97,7 +98,7 @@ class RemoteRank:
     def reap(self) -> Failure:
         """Explain why the rank is unreachable."""
         self.kill()
-        reason = "is gone" if self._has_come else f"did not come within {self._join_s:g} s"
+        reason = "is gone" if self._has_connected else f"did not come within {self._join_s:g} s"
         return Failure(kind=FailureKind.MEMBER_LOST, message=f"its worker {reason}")
 
     def end_processes(self) -> None:
@@ -122,7 +123,7 @@ class RemoteRank:
             if remote is None:
                 self._end_waiting()
                 return
-            self._has_come = True
+            self._has_connected = True
             with remote, suppress(OSError):
                 relay(self._theirs, remote)
 

@@ -151,7 +151,7 @@ class ChildGroup:
     def kernel_state(self) -> str:
         """Describe the kernel state of the local ranks, for people."""
         here = (child for child in self.children if isinstance(child, ChildProcess))
-        return "; ".join(f"{child.described}: {child.kernel_state()}" for child in here)
+        return "; ".join(f"{child.description}: {child.kernel_state()}" for child in here)
 
     def kill(self) -> None:
         """Kill all ranks and their descendants. Calling twice is safe."""
@@ -233,7 +233,7 @@ class ChildGroup:
         )
 
     def _named(self, rank: int) -> str:
-        return f"rank {rank} of {len(self.children)} ({self.children[rank].described})"
+        return f"rank {rank} of {len(self.children)} ({self.children[rank].description})"
 
 
 def _is_harmless(end: RankEnd) -> bool:

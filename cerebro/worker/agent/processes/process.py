@@ -205,7 +205,7 @@ class ChildProcess:
                 self.channel.send(FreeMemory())
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """Its devices, for people."""
         return f"device {', '.join(map(str, self.setting.share.devices))}"
 
