@@ -40,6 +40,14 @@ from cerebro.figures.schedule import (
     within,
     worker_rows,
 )
+from cerebro.figures.search import (
+    Observation,
+    ProgressAxis,
+    best_so_far,
+    contour,
+    observations,
+    rungs,
+)
 from cerebro.figures.static_svg import static_svg
 
 __all__ = [
@@ -55,14 +63,18 @@ __all__ = [
     "Landmarks",
     "Measured",
     "ModelSummary",
+    "Observation",
     "Outcome",
     "PlannedSpan",
+    "ProgressAxis",
     "Span",
     "SplitProgress",
     "Table",
     "Theme",
     "averaged",
+    "best_so_far",
     "colour",
+    "contour",
     "curves",
     "description",
     "epoch_curves",
@@ -73,11 +85,13 @@ __all__ = [
     "importance_of",
     "in_dark",
     "landmarks",
+    "observations",
     "other_tasks",
     "parallel",
     "partition_rows",
     "planned",
     "rows_with",
+    "rungs",
     "scatter",
     "schedule",
     "shown_split",

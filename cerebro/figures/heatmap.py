@@ -71,7 +71,7 @@ def heatmap(
             [objective[best[position]] if position in best else None for position in level]
             for level in positions
         ],
-        "colorscale": _scale(mode, theme),
+        "colorscale": best_first_scale(mode, theme),
         # Without a gap Plotly smooths the cells.
         "xgap": 2,
         "ygap": 2,
@@ -83,7 +83,7 @@ def heatmap(
         "customdata": [
             [[best[position]] if position in best else [""] for position in level] for level in positions
         ],
-        "colorbar": _colour_bar(metric, theme),
+        "colorbar": colour_bar(metric, theme),
     }
     if len(columns) * len(levels) <= _LABELLED:
         trace["text"] = [
@@ -112,13 +112,14 @@ def heatmap(
     )
 
 
-def _scale(mode: str, theme: Theme) -> list[list[float | str]]:
+def best_first_scale(mode: str, theme: Theme) -> list[list[float | str]]:
     """Return the colour scale; the best value has the same colour in both directions."""
     colours = colour_scale(theme)
     return colours if mode == "max" else [[1 - float(at), tint] for at, tint in reversed(colours)]
 
 
-def _colour_bar(metric: str, theme: Theme) -> dict[str, Any]:
+def colour_bar(metric: str, theme: Theme) -> dict[str, Any]:
+    """Return the legend of the colours of a metric."""
     colors = THEME_COLORS[theme]
     title = {"text": text(metric), "side": "right", "font": {"color": colors.ink}}
     return {"title": title, "tickfont": {"color": colors.quiet}, "thickness": 10, "outlinewidth": 0}

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints
 from cerebro import figures
 from cerebro.contract.base import Contract
 from cerebro.errors import BadRequestError
-from cerebro.figures import Figure, ModelSummary, Theme
+from cerebro.figures import Figure, ModelSummary, ProgressAxis, Theme
 from cerebro.figures.models import ranked, values_at
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
@@ -51,6 +51,19 @@ class ScatterQuery(ParallelQuery):
 
     epoch: int = Field(0, ge=0, le=1_000_000)
     columns: int = Field(3, ge=1, le=10)
+
+
+class BestSoFarQuery(ModelsFigureQuery):
+    """`axis`: see `cerebro.figures.ProgressAxis`. `log`: logarithmic objective. The figure ignores `filter`."""
+
+    axis: ProgressAxis = "model"
+    log: bool = False
+
+
+class RungsFigureQuery(ModelsFigureQuery):
+    """`log`: logarithmic objective. The figure ignores `filter`."""
+
+    log: bool = False
 
 
 class HeatmapQuery(ModelsFigureQuery):
@@ -89,7 +102,17 @@ def scatter(read_model: ReadModel, query: ScatterQuery, now: float) -> Drawing:
 
 def heatmap(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
     """Draw the best objective for each pair of values of two hyperparameters."""
+    return _over_two(read_model, query, figures.heatmap, "A heat map")
 
+
+def contour(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
+    """Draw contours of the objective over two hyperparameters."""
+    return _over_two(read_model, query, figures.contour, "A contour plot")
+
+
+def _over_two(
+    read_model: ReadModel, query: HeatmapQuery, builder: Callable[..., Figure], name: str
+) -> Drawing:
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure] | None:
         axes = _named(read_model, run, ",".join(filter(None, (query.x, query.y))))
         rest = [name for name in read_model.table(run).varying if name not in axes]
@@ -97,9 +120,42 @@ def heatmap(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
         if len(axes) < 2:
             return None
         values = values_at(run, query.epoch) if query.epoch else None
-        return partial(figures.heatmap, rows, x=axes[0], y=axes[1], values=values)
+        return partial(builder, rows, x=axes[0], y=axes[1], values=values)
 
-    return _drawing(read_model, query, draw, why="A heat map needs two hyperparameters that vary.")
+    return _drawing(read_model, query, draw, why=f"{name} needs two hyperparameters that vary.")
+
+
+def best_so_far(read_model: ReadModel, query: BestSoFarQuery, now: float) -> Drawing:
+    """Draw the best objective so far over models, time or trained epochs."""
+    run = read_model.fit(query.fit)
+    if run is None:
+        return empty_drawing()
+    draw = partial(
+        figures.best_so_far,
+        figures.observations(run, query.axis),
+        metric=run.fit_request.metric,
+        mode=run.fit_request.mode,
+        axis_unit=query.axis,
+        is_log=query.log,
+        theme=query.theme,
+    )
+    return with_reason(draw, "")
+
+
+def rungs(read_model: ReadModel, query: RungsFigureQuery, now: float) -> Drawing:
+    """Draw the rungs of a search."""
+    run = read_model.fit(query.fit)
+    if run is None or run.search is None:
+        return empty_drawing("This run has no search, so it has no rungs.")
+    draw = partial(
+        figures.rungs,
+        read_model.rungs(run),
+        metric=run.fit_request.metric,
+        mode=run.fit_request.mode,
+        is_log=query.log,
+        theme=query.theme,
+    )
+    return with_reason(draw, "")
 
 
 def importance(read_model: ReadModel, query: ModelsFigureQuery, now: float) -> Drawing:

@@ -1,4 +1,4 @@
-"""Route of the tab Analysis: parallel coordinates, scatter, heat map and importance.
+"""Route of the tab Analysis: parallel coordinates, importance, heat map, contours and slices.
 
 Computes the form and the table of brushed models (10 rows); the figures are only linked
 (`dispatcher.analysis.figures`).
@@ -43,6 +43,8 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         chosen = ""
     names = varying(read_model.table(run).rows())
     x, y = _axes(names)
+    sliced = request.args.get("slice", "")
+    sliced = sliced if sliced in names else ""
     is_log = "1" if request.args.get("log") == "1" else ""
 
     def figure(name: str, **parameters: object) -> str:
@@ -57,8 +59,10 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "y": y,
         "is_log": is_log,
         "parallel": figure("parallel", log=is_log),
-        "scatter": figure("scatter", log=is_log),
+        "slice": sliced,
+        "scatter": figure("scatter", log=is_log, names=sliced),
         "heatmap": figure("heatmap", x=x, y=y),
+        "contour": figure("contour", x=x, y=y),
         "importance": figure("importance"),
     }
 

@@ -41,6 +41,7 @@ from cerebro.state import epoch_report
 from dispatcher.pages import live_pages
 from dispatcher.settings import Links
 from tests.dispatcher.fakes import Bench, FakeStore, settings
+from tests.dispatcher.search_logs import log_of
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 
 TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in live_pages.TABS)
@@ -97,7 +98,7 @@ def gallery(folder: Path) -> Bench:
     )
     for story in (
         _digits(store, volumes), Story("new"), _preparing(store, volumes), _broken(), _done(), _steered(),
-        _old(), _deleted_story(),
+        _old(), _deleted_story(), _search(),
     ):  # fmt: skip
         store.add(story)
     usage = WorkerUsage(
@@ -186,7 +187,16 @@ def paths() -> list[str]:
         "new/checkpoints",
         "new/history",
     ]
-    some += ["preparing/data", "done/schedule", "done/history", "steered/history", "broken/schedule"]
+    some += [
+        "asha/search",
+        "asha/search?axis=time&log=1",
+        "asha/analysis",
+        "preparing/data",
+        "done/schedule",
+        "done/history",
+        "steered/history",
+        "broken/schedule",
+    ]
     return [
         *page_paths, *of_digits, *(f"/experiments/digits{each}" for each in more), *others,
         *(f"/experiments/{each}" for each in some),
@@ -288,6 +298,13 @@ def _old() -> Story:
     story.workers_join()
     story.etl()
     story.append(ExperimentArchived(is_archived=True, by="ada"))
+    return story
+
+
+def _search() -> Story:
+    story = Story("asha")
+    for event in log_of("asha"):
+        story.append(event)
     return story
 
 

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import pytest
 
 from cerebro.contract.events import Event, SearchStopRequested
-from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.runs import rungs
 from dispatcher.read_models.read_model import ReadModel
-from tests.controller.searches import search_of, simulation
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import NOW, record
-
-SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
-    "asha": (ASHA(), 12, 4),
-    "waiting": (ASHA(rule="promotion", eta=2), 10, 4),
-    "pbt": (PBT(population=4), None, 3),
-}
-
-
-@cache
-def log_of(name: str) -> tuple[Event, ...]:
-    """A finished search, or a prefix of its log."""
-    procedure, samples, epochs = SEARCHES[name]
-    sim = simulation(search_of(procedure, samples=samples), epochs=epochs)
-    sim.run(limit=20_000)
-    late = NOW - sim.log[-1].time - 60
-    return tuple(event.model_copy(update={"time": event.time + late}) for event in sim.log)
+from tests.dispatcher.search_logs import SEARCHES, log_of
+from tests.dispatcher.stories import record
 
 
 def shown(name: str, events: Sequence[Event] | None = None) -> tuple[Bench, Browser]:

@@ -16,6 +16,7 @@ from cerebro.figures import (
     Figure,
     Landmarks,
     ModelSummary,
+    Observation,
     Outcome,
     PlannedSpan,
     Span,
@@ -24,6 +25,7 @@ from cerebro.figures import (
 )
 from cerebro.figures import importance_of as importance
 from cerebro.figures.models import Effort, ModelProgress
+from cerebro.state.runs.rungs import AtRung, Rung
 
 NASTY = "<script>alert(1)</script>%{x}"
 """Text with HTML markup and a Plotly template."""
@@ -173,6 +175,28 @@ def gallery(theme: Theme) -> dict[str, Figure]:
         "parallel": figures.parallel(models, metric=METRIC, mode="min", theme=theme),
         "scatter": figures.scatter(models, metric=METRIC, mode="min", theme=theme),
         "heatmap": figures.heatmap(models, metric=METRIC, mode="min", x="lr", y="activation", theme=theme),
+        "contour": figures.contour(models, metric=METRIC, mode="min", x="lr", y="activation", theme=theme),
+        "best-so-far": figures.best_so_far(
+            [
+                Observation(model=each.id, index=each.index, epoch=3, x=each.index + 1.0, value=each.best)
+                for each in models
+                if each.best is not None
+            ],
+            metric=METRIC,
+            mode="min",
+            theme=theme,
+        ),
+        "rungs": figures.rungs(
+            [
+                Rung(
+                    epochs=3, models=(AtRung(NASTY, 0.2, "trained"), AtRung("m01", None, "failed", why=NASTY))
+                ),
+                Rung(epochs=1, models=(AtRung(NASTY, 0.4, "goes on", 3), AtRung("m02", 0.9, "stopped"))),
+            ],
+            metric=METRIC,
+            mode="min",
+            theme=theme,
+        ),
         "importance": figures.importance(importance(models, mode="min"), theme=theme),
         "importance-declined": figures.importance(importance(models[:5], mode="min"), theme=theme),
         "schedule": figures.schedule(

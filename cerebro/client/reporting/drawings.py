@@ -14,9 +14,10 @@ from typing import Literal
 from cerebro import figures
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError
-from cerebro.figures import Axis, Curve, CurveSplit, Figure, ModelSummary, Theme
+from cerebro.figures import Axis, Curve, CurveSplit, Figure, ModelSummary, ProgressAxis, Theme
 from cerebro.figures.models import ranked
 from cerebro.state import ExperimentState, Run
+from cerebro.state.runs.rungs import rungs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +104,52 @@ class Drawings:
         Returns:
             The figure; `None` without `x` and `y` if fewer than two hyperparameters vary.
         """
-        shares = [share.name for share in self.importance_values().shares]
-        candidates = dict.fromkeys([*shares, *figures.varying(self.rows)])
-        unused = [name for name in candidates if name not in (x, y)]
-        axes = [x or (unused.pop(0) if unused else ""), y or (unused.pop(0) if unused else "")]
-        if not all(axes):
+        axes = self._two_axes(x, y)
+        if axes is None:
             return None
-        self._checked_names(axes)
         return figures.heatmap(
             self.rows,
             metric=self.request.metric,
             mode=self.request.mode,
             x=axes[0],
             y=axes[1],
+            theme=self.theme,
+        )
+
+    def contour(self, *, x: str = "", y: str = "") -> Figure | None:
+        """Draw contours of the metric over two hyperparameters; see `heatmap` for the default and the result."""
+        axes = self._two_axes(x, y)
+        return (
+            figures.contour(
+                self.rows,
+                metric=self.request.metric,
+                mode=self.request.mode,
+                x=axes[0],
+                y=axes[1],
+                theme=self.theme,
+            )
+            if axes
+            else None
+        )
+
+    def best_so_far(self, *, axis: ProgressAxis = "model", is_log: bool = False) -> Figure:
+        """Draw the best value so far over models, time or trained epochs."""
+        return figures.best_so_far(
+            figures.observations(self.run, axis),
+            metric=self.request.metric,
+            mode=self.request.mode,
+            axis_unit=axis,
+            is_log=is_log,
+            theme=self.theme,
+        )
+
+    def rungs(self, *, is_log: bool = False) -> Figure:
+        """Draw the rungs of the run's search."""
+        return figures.rungs(
+            rungs(self.run),
+            metric=self.request.metric,
+            mode=self.request.mode,
+            is_log=is_log,
             theme=self.theme,
         )
 
@@ -141,6 +175,16 @@ class Drawings:
             highlight=highlight,
             theme=self.theme,
         )
+
+    def _two_axes(self, x: str, y: str) -> tuple[str, str] | None:
+        shares = [share.name for share in self.importance_values().shares]
+        candidates = dict.fromkeys([*shares, *figures.varying(self.rows)])
+        unused = [name for name in candidates if name not in (x, y)]
+        axes = x or (unused.pop(0) if unused else ""), y or (unused.pop(0) if unused else "")
+        if not all(axes):
+            return None
+        self._checked_names(axes)
+        return axes
 
     def _ranked(self, curves: list[Curve]) -> list[Curve]:
         rank = {row.id: index for index, row in enumerate(self.rows)}

@@ -14,7 +14,7 @@ from cerebro.client.reporting import Drawings, report_html
 from cerebro.client.results.plots import html_file, to_plotly
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
-from cerebro.figures import Axis, Theme
+from cerebro.figures import Axis, Figure, ProgressAxis, Theme
 from cerebro.state import ExperimentState, Run
 
 if TYPE_CHECKING:
@@ -129,12 +129,65 @@ class FitFigures:
             NotFoundError: a hyperparameter does not exist, or fewer than two vary.
             ValueError: `path` does not end in ``.html``.
         """
-        figure = self._drawings(theme).heatmap(x=x, y=y)
-        if figure is None:
+        return to_plotly(self._required(self._drawings(theme).heatmap(x=x, y=y)), path)
+
+    def plot_contour(
+        self, x: str = "", y: str = "", path: Path | str | None = None, *, theme: Theme = "light"
+    ) -> go.Figure:
+        """Plot contours of the metric over two hyperparameters, with a dot per model.
+
+        Args:
+            x: hyperparameter of the horizontal axis. Default: the most important one.
+            y: hyperparameter of the vertical axis. Default: the next important one.
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            NotFoundError: a hyperparameter does not exist, or fewer than two vary.
+            ValueError: `path` does not end in ``.html``.
+        """
+        return to_plotly(self._required(self._drawings(theme).contour(x=x, y=y)), path)
+
+    def plot_best_so_far(
+        self,
+        path: Path | str | None = None,
+        *,
+        axis: ProgressAxis = "model",
+        log: bool = False,
+        theme: Theme = "light",
+    ) -> go.Figure:
+        """Plot the best value of the metric so far.
+
+        Args:
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            axis: ``"model"`` (default), ``"time"`` (since the first sub-epoch) or ``"epoch"`` (trained epochs).
+            log: True for a logarithmic metric axis. Default False.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            ValueError: `path` does not end in ``.html``.
+        """
+        return to_plotly(self._drawings(theme).best_so_far(axis=axis, is_log=log), path)
+
+    def plot_rungs(
+        self, path: Path | str | None = None, *, log: bool = False, theme: Theme = "light"
+    ) -> go.Figure:
+        """Plot the rungs of the search: promoted, stopped and waiting models with their metric.
+
+        Args:
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            log: True for a logarithmic metric axis. Default False.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            NotFoundError: the run has no search.
+            ValueError: `path` does not end in ``.html``.
+        """
+        if self._run.search is None:
             raise NotFoundError(
-                f"fewer than two hyperparameters of {self._run.id} vary: name two, such as x='lr', y='width'"
+                f"{self._run.id} has no search, so it has no rungs: pass search= to run_fit, such as search=ASHA()"
             )
-        return to_plotly(figure, path)
+        return to_plotly(self._drawings(theme).rungs(is_log=log), path)
 
     def plot_importance(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
         """Plot the importance of each hyperparameter for the best models.
@@ -187,6 +240,13 @@ class FitFigures:
         document = report_html(self._state, self._run, record=self._record, now=time.time(), code=self._code)
         target.write_text(document, encoding="utf-8")
         return target
+
+    def _required(self, figure: Figure | None) -> Figure:
+        if figure is None:
+            raise NotFoundError(
+                f"fewer than two hyperparameters of {self._run.id} vary: name two, such as x='lr', y='width'"
+            )
+        return figure
 
     def _drawings(self, theme: Theme) -> Drawings:
         return Drawings(state=self._state, run=self._run, now=time.time(), theme=theme)

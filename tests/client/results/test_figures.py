@@ -15,7 +15,16 @@ from cerebro.runtime.volumes import Volumes
 from tests.client.reporting.stories import reported
 from tests.client.results.fits import fit_result, fitted
 
-PLOTS = ("plot_curves", "plot_parallel", "plot_scatter", "plot_heatmap", "plot_importance", "plot_schedule")
+PLOTS = (
+    "plot_contour",
+    "plot_best_so_far",
+    "plot_curves",
+    "plot_parallel",
+    "plot_scatter",
+    "plot_heatmap",
+    "plot_importance",
+    "plot_schedule",
+)
 
 
 @pytest.mark.parametrize("plot", PLOTS)
@@ -38,6 +47,8 @@ def test_an_impossible_figure_is_an_error(volumes: Volumes) -> None:
         result.plot_curves("curves.png")
     with pytest.raises(NotFoundError, match="no hyperparameter width: choose among batch_size, lr"):
         result.plot_parallel(names=["width"])
+    with pytest.raises(NotFoundError, match="fit-1 has no search"):
+        result.plot_rungs()
     with pytest.raises(NotFoundError, match="fewer than two hyperparameters of fit-1 vary"):
         result.plot_heatmap()
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dispatcher.fakes import TOKEN, Bench
-from tests.dispatcher.stories import Story
+from tests.dispatcher.search_logs import log_of
+from tests.dispatcher.stories import Story, record
 from tests.e2e.browser import overflow, sign_in
 
 if TYPE_CHECKING:
@@ -38,13 +39,20 @@ def signed_in(page: Page, address: str, bench: Bench) -> Page:
         story.fail(f"fit-1/train/{model}/e1/p0", "worker-0", "ValueError: shapes differ")
     story.finish(error="all 2 models failed: ValueError: shapes differ")
     bench.store.add(story)
+    bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
     sign_in(page, address, TOKEN)
     return page
 
 
 def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None:
     wider = {}
-    for path in ("/experiments", "/experiments/digits", "/experiments/digits/models"):
+    for path in (
+        "/experiments",
+        "/experiments/digits",
+        "/experiments/digits/models",
+        "/experiments/digits/analysis",
+        "/experiments/asha/search",
+    ):
         signed_in.goto(address + path)
         for width in WIDTHS:
             signed_in.set_viewport_size({"width": width, "height": 800})

@@ -1,0 +1,11 @@
+"""Figures of a search: best value so far, rungs, and the metric over two hyperparameters as contours.
+
+`cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call them. Slices over one hyperparameter are in
+`cerebro.figures.scatter`.
+"""
+
+from cerebro.figures.search.best_so_far import Observation, ProgressAxis, best_so_far, observations
+from cerebro.figures.search.contour import contour
+from cerebro.figures.search.rungs import rungs
+
+__all__ = ["Observation", "ProgressAxis", "best_so_far", "contour", "observations", "rungs"]

@@ -1,0 +1,175 @@
+"""Best value so far over models, time or trained epochs. Pure.
+
+Over models, each model has one dot, its best value. Over time and epochs, each completed epoch has one dot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cerebro.figures.frame import (
+    Duration,
+    Figure,
+    axis,
+    cut,
+    duration,
+    empty,
+    figure,
+    lines,
+    number,
+    significant,
+)
+from cerebro.figures.palette import THEME_COLORS, Theme, colour
+from cerebro.state import Run
+
+ProgressAxis = Literal["model", "time", "epoch"]
+"""Unit of the x axis: models in the order of their suggestion, seconds since the first sub-epoch, trained epochs."""
+
+MOST_DOTS = 2_000
+"""Maximum number of dots. Improvements are always drawn."""
+
+_TITLES = {"model": "models", "epoch": "epochs trained, all models"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """A value of the objective.
+
+    Attributes:
+        model, index: the model and its position in the run's plan, from 0.
+        epoch: epoch of the value.
+        x: position in the unit of `ProgressAxis`.
+    """
+
+    model: str
+    index: int
+    epoch: int
+    x: float
+    value: float
+
+
+def observations(run: Run, axis: ProgressAxis = "model") -> list[Observation]:
+    """Return the finite values of the objective in a fit run, in the order of `x`. Inherited epochs are omitted."""
+    request, validated = run.fit_request, run.is_validated
+    if axis == "model":
+        return list(_best_values(run))
+    ends: list[tuple[float, Observation | None]] = []
+    for index, model in enumerate(run.models.values()):
+        known = model.scores(request.metric, validated=validated)
+        for epoch in range(model.inherited_epochs + 1, model.completed_epochs + 1):
+            ended = model.sub_epochs[model.sub_epochs_until(epoch) - 1].ended - run.clock.first_start
+            value = known.get(epoch)
+            found = (
+                None
+                if value is None
+                else Observation(model=model.id, index=index, epoch=epoch, x=ended, value=value)
+            )
+            ends.append((ended, found))
+    ends.sort(key=lambda end: end[0])
+    if axis == "time":
+        return [found for _, found in ends if found is not None]
+    return [
+        replace(found, x=float(count)) for count, (_, found) in enumerate(ends, start=1) if found is not None
+    ]
+
+
+def _best_values(run: Run) -> Iterator[Observation]:
+    request, validated = run.fit_request, run.is_validated
+    for index, model in enumerate(run.models.values()):
+        epoch = model.best_epoch(request.metric, request.mode, validated=validated)
+        value = model.metric(request.metric, epoch, validated=validated) if epoch else None
+        if epoch and value is not None and math.isfinite(value):
+            yield Observation(model=model.id, index=index, epoch=epoch, x=float(index + 1), value=value)
+
+
+def best_so_far(
+    found: Sequence[Observation],
+    *,
+    metric: str,
+    mode: Literal["min", "max"],
+    axis_unit: ProgressAxis = "model",
+    is_log: bool = False,
+    theme: Theme = "light",
+) -> Figure:
+    """Draw the best value so far as steps, and each value as a dot.
+
+    Args:
+        found: see `observations`.
+        axis_unit: the unit of the observations' positions.
+        is_log: True for a logarithmic y axis, which omits values that are not positive.
+    """
+    title = f"Best {metric} so far"
+    if not found:
+        return empty("best_so_far", f"no model has a value of {metric} yet", theme=theme, title=title)
+    colors = THEME_COLORS[theme]
+    scale = duration(found[-1].x) if axis_unit == "time" else Duration(1.0, "")
+    steps = _improvements(found, mode)
+    dots = _thinned(found, steps)
+    last = replace(steps[-1], x=found[-1].x)
+    drawn_steps = [*steps, *([last] if last.x > steps[-1].x else [])]
+    common = {"type": "scatter", "hoverinfo": "text"}
+    traces: list[dict[str, Any]] = [
+        common
+        | {
+            "mode": "markers",
+            "name": "values",
+            "x": [significant(scale.of(each.x)) for each in dots],
+            "y": [significant(each.value) for each in dots],
+            "marker": {"size": 6, "color": [colour(each.index, theme) for each in dots], "opacity": 0.7},
+            "customdata": [[each.model] for each in dots],
+            "hovertext": [_hover(each, metric) for each in dots],
+        },
+        common
+        | {
+            "mode": "lines",
+            "name": "best so far",
+            "x": [significant(scale.of(each.x)) for each in drawn_steps],
+            "y": [significant(each.value) for each in drawn_steps],
+            "line": {"shape": "hv", "width": 2.5, "color": colors.ink},
+            "customdata": [[each.model] for each in drawn_steps],
+            "hovertext": [_hover(each, f"best {metric}") for each in drawn_steps],
+        },
+    ]
+    best = steps[-1]
+    unit = _TITLES.get(axis_unit) or f"time since the start ({scale.name})"
+    return figure(
+        "best_so_far",
+        traces,
+        theme=theme,
+        title=title,
+        description=f"Best {metric} over {unit}: {number(best.value)}, of {best.model}, after {len(steps):,} "
+        f"improvements in {len(found):,} values.",
+        table=cut(
+            ((significant(scale.of(each.x)), each.value, each.model, each.epoch) for each in steps),
+            (unit, f"best {metric}", "model", "epoch"),
+        ),
+        layout={
+            "xaxis": axis(colors, unit, rangemode="tozero"),
+            "yaxis": axis(colors, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
+        },
+    )
+
+
+def _improvements(found: Sequence[Observation], mode: str) -> list[Observation]:
+    sign = 1 if mode == "max" else -1
+    steps: list[Observation] = []
+    for each in found:
+        if not steps or sign * each.value > sign * steps[-1].value:
+            steps.append(each)
+    return steps
+
+
+def _thinned(found: Sequence[Observation], steps: Sequence[Observation]) -> list[Observation]:
+    """Return at most about `MOST_DOTS` values, evenly chosen, with all improvements."""
+    every = math.ceil(len(found) / MOST_DOTS)
+    if every == 1:
+        return list(found)
+    kept = {id(each) for each in (*found[::every], *steps)}
+    return [each for each in found if id(each) in kept]
+
+
+def _hover(each: Observation, metric: str) -> str:
+    return lines(f"{each.model}: {metric} {number(each.value)}", f"epoch {each.epoch}")
