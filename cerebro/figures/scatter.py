@@ -115,7 +115,7 @@ def _panels(
     for panel, found in enumerate(scales):
         same = {"matches": "y"} if panel else {}
         title = metric if panel % columns == 0 else ""
-        layout[f"xaxis{_suffix(panel)}"] = _x_axis(found, rows, colors)
+        layout[f"xaxis{_suffix(panel)}"] = value_axis(found, rows, colors)
         layout[f"yaxis{_suffix(panel)}"] = axis(colors, title, type="log" if is_log else "linear", **same)
     return layout
 
@@ -124,14 +124,21 @@ def _suffix(panel: int) -> str:
     return str(panel + 1) if panel else ""
 
 
-def _x_axis(found: Scale, rows: Sequence[ModelSummary], colors: ThemeColors) -> dict[str, Any]:
+def value_axis(
+    found: Scale, rows: Sequence[ModelSummary], colors: ThemeColors, **more: Any
+) -> dict[str, Any]:
+    """Return the axis of a hyperparameter's values in `rows`, with a tick for each of a few values."""
     if found.kind != "category":
         values = sorted(set(numbers_of(values_of(found.name, rows))))
         few = {"tickvals": values, "ticktext": distinct_labels(values, 6)}
-        return axis(colors, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
+        return axis(
+            colors, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}), **more
+        )
     positions = list(range(len(found.categories)))
     labels = [text(label) for label in found.categories]
-    return axis(colors, found.name, tickvals=positions, ticktext=labels, range=[-0.5, len(positions) - 0.5])
+    return axis(
+        colors, found.name, tickvals=positions, ticktext=labels, range=[-0.5, len(positions) - 0.5], **more
+    )
 
 
 def _positions(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:

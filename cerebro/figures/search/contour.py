@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, number, significant, text
+from cerebro.figures.frame import Figure, cut, empty, figure, lines, number, significant
 from cerebro.figures.heatmap import best_first_scale, colour_bar
 from cerebro.figures.hyperparams import Scale, numbers_of, scale, values_of, word
 from cerebro.figures.models import ModelSummary, ranked, scores
-from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors
+from cerebro.figures.palette import THEME_COLORS, Theme
+from cerebro.figures.scatter import value_axis
 
 MOST_MODELS = 400
 """Maximum number of models; the best are drawn."""
@@ -129,7 +130,10 @@ def contour(
             ),
             ("model", x, y, metric),
         ),
-        layout={"xaxis": _axis(across, colors), "yaxis": _axis(along, colors)},
+        layout={
+            "xaxis": value_axis(across.found, shown, colors, showgrid=False),
+            "yaxis": value_axis(along.found, shown, colors, showgrid=False),
+        },
     )
 
 
@@ -182,12 +186,3 @@ def _surface(across: _GridAxis, along: _GridAxis, heights: Sequence[float]) -> l
         return significant(total / weights)
 
     return [[height(x, y) for x in across.grid] for y in along.grid]
-
-
-def _axis(found: _GridAxis, colors: ThemeColors) -> dict[str, Any]:
-    name, kind = found.found.name, found.found.kind
-    if kind != "category":
-        return axis(colors, name, type=kind, showgrid=False)
-    labels = [text(label) for label in found.found.categories]
-    ends = [-0.5, len(labels) - 0.5]
-    return axis(colors, name, showgrid=False, tickvals=list(range(len(labels))), ticktext=labels, range=ends)
