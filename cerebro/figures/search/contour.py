@@ -1,8 +1,7 @@
 """Contours of the metric over two hyperparameters, with a dot for each model. Pure.
 
 The surface between the models is a mean of their values, weighted by the inverse squared distance (Shepard, 1968). It
-guides the eye and predicts nothing; the dots are exact. A category has a row of its own, also "(absent)" for models
-without the hyperparameter.
+predicts nothing. Models without the hyperparameter are in the category "(absent)".
 """
 
 from __future__ import annotations

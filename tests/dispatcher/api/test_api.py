@@ -18,8 +18,8 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.api import gateway
 from dispatcher.api.routes import ROUTES
 from tests.dispatcher.fakes import TOKEN, Bench, settings
+from tests.dispatcher.search_logs import log_of
 from tests.dispatcher.stories import NOW, Story, record, running_story
-from tests.dispatcher.test_rungs_page import log_of
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
