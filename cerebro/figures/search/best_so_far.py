@@ -167,8 +167,8 @@ def _thinned(found: Sequence[Observation], steps: Sequence[Observation]) -> list
     every = math.ceil(len(found) / MOST_DOTS)
     if every == 1:
         return list(found)
-    kept = {id(each) for each in (*found[::every], *steps)}
-    return [each for each in found if id(each) in kept]
+    chosen = {id(each) for each in (*found[::every], *steps)}
+    return [each for each in found if id(each) in chosen]
 
 
 def _hover(each: Observation, metric: str) -> str:

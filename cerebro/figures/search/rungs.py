@@ -114,14 +114,14 @@ def _links(shown: Sequence[Sequence[AtRung]], colors: ThemeColors) -> Iterator[d
     """Yield one trace with a line from each model's rung to its next one."""
     x: list[float | None] = []
     y: list[float | None] = []
-    before: Mapping[str, tuple[int, AtRung]] = {}
+    previous: Mapping[str, tuple[int, AtRung]] = {}
     for place, models in enumerate(shown):
         for each in models:
-            if each.model in before:
-                start, known = before[each.model]
+            if each.model in previous:
+                start, known = previous[each.model]
                 x += [start, place, None]
                 y += [significant(known.value or 0.0), significant(each.value or 0.0), None]
-        before = {**before, **{each.model: (place, each) for each in models}}
+        previous = {**previous, **{each.model: (place, each) for each in models}}
     if x:
         yield {
             "type": "scatter",
