@@ -34,6 +34,7 @@ from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.snapshot import Cluster
 from dispatcher.code import page as code
 from dispatcher.commands import page as commands
+from dispatcher.compare import page as compare
 from dispatcher.curves import page as curves
 from dispatcher.data import page as data
 from dispatcher.experiments import page as experiments
@@ -85,6 +86,7 @@ _PAGES = (
         history,
         report,
         registry,
+        compare,
     ),
 )
 """Features with pages, in the blueprint ``pages``."""

@@ -23,6 +23,7 @@ from dispatcher.api.gateway import PREFIX
 from dispatcher.checkpoints import view as checkpoints
 from dispatcher.cluster.view import ClusterView
 from dispatcher.cluster.volumes import VolumesView
+from dispatcher.compare.view import CompareFigureQuery
 from dispatcher.curves import view as curves
 from dispatcher.curves.figure import CurvesFigureQuery, StaticSvgQuery
 from dispatcher.curves.figure import curves as curves_figure
@@ -284,6 +285,12 @@ ROUTES: dict[str, Route] = {
         query=StaticSvgQuery,
         answer=str,
         kind=SVG,
+    ),
+    "/compare/curves": Route(
+        view="compared_curves",
+        summary="Learning curves of models of any experiments.",
+        query=CompareFigureQuery,
+        answer=FigureView,
     ),
     "/cluster": Route(
         view="cluster", summary="Workers, queue and history.", query=ClusterQuery, answer=ClusterView

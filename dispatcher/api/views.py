@@ -38,6 +38,7 @@ from dispatcher.api.routes import (
     RouteInput,
     operations,
 )
+from dispatcher.compare.view import CompareFigureQuery, CompareQuery, compare, compare_figure
 from dispatcher.curves.figure import StaticSvgQuery
 from dispatcher.data.failed_rows import failed_rows
 from dispatcher.data.view import newest_dataset
@@ -160,6 +161,12 @@ class Api:
             lambda: static_svg(self._draw("curves", query, name), theme=query.theme, height=query.height),
             mimetype=SVG,
         )
+
+    def compared_curves(self, query: CompareFigureQuery) -> Response:
+        """Answer the figure of compared models."""
+        chosen = CompareQuery(pick=query.pick, metric=query.metric)
+        view = compare(self._reader, chosen, axis=query.axis)
+        return Response(_json(compare_figure(view, query)), mimetype=JSON)
 
     def _draw(self, figure: str, query: Contract, name: str) -> Figure:
         now, (_, _, draw) = self._reader.now(), FIGURES[figure]

@@ -1,4 +1,4 @@
-"""Comparison of up to 50 selected models, property by property. Pure; the tab Models calls it."""
+"""Comparison of up to 50 models, property by property. Pure; the tab Models and `dispatcher.compare` call it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.figures.models import ModelSummary
-from dispatcher.read_models.model_table import ModelTable
 
 MAX_MODELS = 50
 """Maximum number of compared models."""
@@ -36,9 +35,8 @@ class Comparison:
         return sum(not line.differs for line in (*self.hyperparams, *self.results))
 
 
-def comparison(table: ModelTable, selected: Sequence[str]) -> Comparison:
-    """Compare the models with ids `selected`. Unknown ids are ignored."""
-    models = tuple(row for model in selected if (row := table.row(model)) is not None)
+def comparison(models: Sequence[ModelSummary]) -> Comparison:
+    """Compare models, which may belong to several runs."""
     names = dict.fromkeys(name for model in models for name in model.hyperparams)
     metrics = dict.fromkeys(name for model in models for name in model.metrics)
     results = (
@@ -51,7 +49,7 @@ def comparison(table: ModelTable, selected: Sequence[str]) -> Comparison:
         _line("redone", [model.effort.redone for model in models]),
     )
     return Comparison(
-        models=models,
+        models=tuple(models),
         hyperparams=tuple(_line(name, [model.hyperparams.get(name) for model in models]) for name in names),
         results=results,
     )

@@ -11,6 +11,7 @@ from flask import Blueprint, Response, request
 
 from cerebro.commands.rules import OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError
+from cerebro.figures import ModelSummary
 from dispatcher.access.rights import allowed_commands
 from dispatcher.models.comparison import MAX_MODELS, comparison
 from dispatcher.models.query import ModelQuery
@@ -18,6 +19,7 @@ from dispatcher.models.view import ModelsView, models
 from dispatcher.pages.addresses import api_url
 from dispatcher.pages.live_pages import live_route
 from dispatcher.pages.queries import parsed_query
+from dispatcher.read_models.model_table import ModelTable
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
@@ -52,7 +54,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     view, mistake = table(read_model, query)
     picked = picked_models()
     run = read_model.fit(query.fit)
-    compared = comparison(read_model.table(run), picked) if run and picked else None
+    compared = comparison(_rows(read_model.table(run), picked)) if run and picked else None
     may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
     if run and compared:
         for model in compared.models:
@@ -69,3 +71,8 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "on_page": {row.id for row in view.rows} if view else frozenset(),
         "csv": api_url(header.name, "models.csv", fit=query.fit, filter=query.filter, sort=query.sort),
     }
+
+
+def _rows(table: ModelTable, picked: tuple[str, ...]) -> list[ModelSummary]:
+    """Return the rows of the selected models that exist."""
+    return [row for model in picked if (row := table.row(model)) is not None]

@@ -6,6 +6,7 @@ functions above it read the current request; the functions below are pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlencode
 
 from flask import request
@@ -51,7 +52,17 @@ def changed(**changes: object) -> str:
 
 def api_url(experiment: str, below: str, **parameters: object) -> str:
     """Return an address of the read API below an experiment, without empty parameters."""
-    return _address(f"/api/views/experiments/{experiment}/{below}", list(parameters.items()))
+    return views_url(f"experiments/{experiment}/{below}", **parameters)
+
+
+def views_url(below: str, **parameters: object) -> str:
+    """Return an address of the read API, without empty parameters."""
+    return _address(f"/api/views/{below}", list(parameters.items()))
+
+
+def compare_pick(experiment: str, run: str, models: Iterable[str]) -> str:
+    """Return the parameter ``pick`` of the page Compare for models of one run."""
+    return ",".join(f"{experiment}/{run}/{model}" for model in models)
 
 
 def figure_url(experiment: str, figure: str, **parameters: object) -> str:

@@ -51,6 +51,7 @@ def install(app: Flask) -> None:
         figure_url=addresses.figure_url,
         static_svg_url=addresses.static_svg_url,
         api_url=addresses.api_url,
+        compare_pick=addresses.compare_pick,
     )
 
 

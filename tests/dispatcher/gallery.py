@@ -169,6 +169,8 @@ def paths() -> list[str]:
         "/start",
         "/cluster",
         "/registry",
+        "/compare",
+        "/compare?pick=digits/m00,done/m01,asha/m02,digits/nobody&all=1",
     ]
     page_paths += ["/start/digits", "/nowhere"]
     of_digits = [f"/experiments/digits{tab}" for tab in TABS]

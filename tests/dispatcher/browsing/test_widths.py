@@ -52,6 +52,7 @@ def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None
         "/experiments/digits/models",
         "/experiments/digits/analysis",
         "/experiments/asha/search",
+        "/compare?pick=digits/m00,asha/m08,asha/m01,asha/m02,asha/m03,asha/m04&all=1",
     ):
         signed_in.goto(address + path)
         for width in WIDTHS:

@@ -1,0 +1,1 @@
+"""The page that compares models of any experiments; the address has the selection."""
