@@ -152,8 +152,6 @@ def test_the_demo_prints_a_leaderboard_and_addresses(installation: Installation,
         (["failed-rows", "digits"], "No row"),
         (["trials", "digits"], "fit-"),
         (["recommend"], "memory"),
-        (["register", "digits", "best-digits"], "best-digits"),
-        (["models"], "best-digits"),
         (["check", "worker-0"], "as expected"),
         (["replay", "digits"], "equal"),
         (["selftest"], "selftest passed"),
@@ -163,6 +161,21 @@ def test_the_demo_prints_a_leaderboard_and_addresses(installation: Installation,
 def test_documented_commands_work(installation: Installation, command: Sequence[str], expected: str) -> None:
     """On the demo's cluster."""
     assert expected in installation.run("cerebro", *command)
+
+
+@pytest.mark.usefixtures("demo")
+def test_the_demos_best_model_can_be_registered(installation: Installation) -> None:
+    """`cerebro models` lists it."""
+    installation.run("cerebro", "register", "digits", "best-digits")
+    assert "best-digits" in installation.run("cerebro", "models")
+
+
+def test_a_cluster_on_aws_is_planned_with_the_shipped_files(installation: Installation) -> None:
+    """A dry run reads the shipped cluster file, and would install the shipped chart."""
+    folder = installation.run("cerebro", "files", "clusters").strip()
+    plan = installation.run("cerebro", "cluster", "create", "--dry-run", "-f", f"{folder}/cluster.yaml")
+    chart = installation.run("cerebro", "files", "chart").strip()
+    assert f"helm upgrade --install cerebro {chart} " in plan
 
 
 @pytest.mark.usefixtures("demo")
