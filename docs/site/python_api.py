@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cerebro
 import cerebro.client.results
-import cerebro.search.procedure
+import cerebro.search
 import cerebro.techniques
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ _MORE = {
     "Techniques": tuple(
         f"cerebro.techniques.{name}" for name in cerebro.techniques.__all__ if name not in cerebro.__all__
     ),
-    "Search procedures of your own": ("cerebro.search.procedure.Procedure", "cerebro.search.procedure.Facts"),
+    "Search procedures of your own": tuple(f"cerebro.search.{name}" for name in cerebro.search.__all__),
     "Errors": ("cerebro.errors",),
 }
 """Page -> names that users meet without importing them from `cerebro`."""
