@@ -1,17 +1,69 @@
-"""Argument parser with short errors, and argument types, for `cerebro.cli.program` and research scripts."""
+"""Argument parser with short errors and groups of commands, and argument types. For commands and research scripts."""
 
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from cerebro.contract.texts import did_you_mean
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Parser that reports a mistake in one line, without the usage."""
+    """Parser that reports a mistake in one line, with similar names, and without the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        stop = "" if message.endswith("?") else "."
+        self.exit(2, f"{self.prog.split()[0]}: {message}{stop} See {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse the arguments. Refuses unknown ones, although argparse returns them: only here the command is known."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if name := next((each.partition("=")[0] for each in unknown if each.startswith("-")), ""):
+            known = [option for action in self._actions for option in action.option_strings]
+            self.error(f"{self.prog} has no option {name}{did_you_mean(name, known)}")
+        if unknown:
+            self.error(f"{self.prog} takes no further argument {unknown[0]!r}")
+        return options, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            kind = str(action.metavar).lower()
+            raise argparse.ArgumentError(
+                None, f"{self.prog} has no {kind} {value!r}{did_you_mean(str(value), action.choices)}"
+            )
+        super()._check_value(action, value)
+
+
+class GroupedParser(OneLineParser):
+    """Parser whose help shows its commands in groups.
+
+    Attributes:
+        groups: title -> names of its commands. Each command is in exactly one group.
+    """
+
+    groups: Mapping[str, Sequence[str]] = {}
+
+    def format_help(self) -> str:
+        """Format the usage, the groups and the options."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        lines = {line.dest: line for line in self._command_lines()}
+        for title, names in self.groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments([lines[name] for name in names])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action.option_strings])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _command_lines(self) -> Iterable[argparse.Action]:
+        commands = next(each for each in self._actions if isinstance(each, argparse._SubParsersAction))
+        return commands._get_subactions()
 
 
 def amount(text: str) -> float:

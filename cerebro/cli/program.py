@@ -16,6 +16,7 @@ from pathlib import Path
 from cerebro.cli.administration import (
     account,
     aws,
+    completion,
     history,
     local,
     machines,
@@ -35,15 +36,51 @@ from cerebro.cli.experiments import (
     stacks,
     trials,
 )
-from cerebro.cli.parsing import OneLineParser, count
+from cerebro.cli.parsing import GroupedParser, OneLineParser, count
 from cerebro.errors import CerebroError, MissingPackageError
+
+GROUPS = {
+    "start": ("demo", "up", "down", "run", "selftest", "files", "completion"),
+    "watch": ("status", "open", "logs", "failed-rows", "stacks", "trials"),
+    "steer": (
+        "stop",
+        "resume",
+        "retry",
+        "add",
+        "clone",
+        "change",
+        "extend",
+        "prioritize",
+        "scheduler",
+        "stop-search",
+    ),
+    "results": ("models", "register", "alias", "export", "replay", "archive", "unarchive", "delete"),
+    "administer": (
+        "doctor",
+        "scale",
+        "recommend",
+        "check",
+        "quarantine",
+        "release",
+        "remove",
+        "restore",
+        "forget",
+        "token",
+        "quota",
+        "audit",
+        "cluster",
+    ),
+}
+"""Title of a group of commands in ``cerebro --help`` -> its commands."""
 
 _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    completion.complete(parser, os.environ)
+    options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -69,18 +106,20 @@ def _is_from_user_code(cause: ModuleNotFoundError) -> bool:
     return not Path(importer).is_relative_to(Path(__file__).parents[1])
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser with all commands; the command reference is written from it."""
-    parser = OneLineParser(
+def build_parser() -> GroupedParser:
+    """Build the parser with all commands; the command reference is written from it. `groups` has their groups."""
+    parser = GroupedParser(
         prog="cerebro",
         description="Clusters and experiments, from the terminal. docs/commands.md describes the commands.",
+        epilog="`cerebro COMMAND --help` lists the options of a command.",
     )
+    parser.groups = GROUPS
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     common = OneLineParser(add_help=False)
     common.add_argument(
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
     shipped.register(parsers, common, count)
     local.register(parsers, common, count)
     web_page.register(parsers, common)
@@ -99,6 +138,8 @@ def build_parser() -> argparse.ArgumentParser:
     machines.register(parsers, common)
     recommend.register(parsers, common)
     history.register(parsers, common)
+    completion.register(parsers)
+    completion.add_completers(parser)
     return parser
 
 

@@ -6,9 +6,8 @@ Used by `cerebro.commands.command`, the client and the dispatcher. Whether the c
 
 from __future__ import annotations
 
-import difflib
-
 from cerebro.commands.rules import OF_EXPERIMENT, OF_FIT, OF_MODEL, CommandKind, resumable, resumable_later
+from cerebro.contract.texts import did_you_mean
 from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Model, Run
 
@@ -29,9 +28,8 @@ def find_model(run: Run, name: str) -> Model:
         raise NotFoundError(
             f"{run.id} has no model {name!r}: its models are not created yet, or it is not a fit run"
         )
-    similar = difflib.get_close_matches(name, known, n=_NAMED, cutoff=0.5)
-    shown = ", ".join(similar or known[:_NAMED]) + (", ..." if not similar and len(known) > _NAMED else "")
-    raise NotFoundError(f"{run.id} has no model {name!r}; there is {shown}")
+    shown = f"; there is {', '.join(known[:_NAMED])}" + (", ..." if len(known) > _NAMED else "")
+    raise NotFoundError(f"{run.id} has no model {name!r}{did_you_mean(name, known) or shown}")
 
 
 def chosen_run(state: ExperimentState, run: str | None) -> Run:
@@ -42,8 +40,9 @@ def chosen_run(state: ExperimentState, run: str | None) -> Run:
     """
     if run is not None:
         if run not in state.runs:
-            known = ", ".join(state.runs) or "none"
-            raise NotFoundError(f"no run {run!r} in experiment {state.name!r}; there is {known}")
+            shown = f"; there is {', '.join(state.runs) or 'none'}"
+            hint = did_you_mean(run, state.runs) or shown
+            raise NotFoundError(f"no run {run!r} in experiment {state.name!r}{hint}")
         return state.runs[run]
     found = state.active_run() or next(reversed(state.runs.values()), None)
     if found is None:

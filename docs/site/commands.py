@@ -11,16 +11,22 @@ from docs.site.tables import code, table
 _HEAD = """\
 # Command line
 
-All commands with their options, in the order of `cerebro --help`. [Commands](../commands.md) lists them by purpose.
+All commands with their options, in the groups of `cerebro --help`. [Commands](../commands.md) lists them by purpose.
 Errors go to standard error, and the exit status is then 1, or 2 for a wrong option.
 """
 
 
 def command_page() -> str:
     """Return the page, with one section per command."""
-    return "\n".join(
-        [_HEAD, *(_section(name, parser, text) for name, parser, text in _commands(build_parser()))]
-    )
+    parser = build_parser()
+    sections = {name: _section(name, child, text) for name, child, text in _commands(parser)}
+    parts = [_HEAD]
+    for title, commands in parser.groups.items():
+        parts.append(f"## {title.capitalize()}\n")
+        for command in commands:
+            name = f"{parser.prog} {command}"
+            parts += [text for each, text in sections.items() if each == name or each.startswith(f"{name} ")]
+    return "\n".join(parts)
 
 
 def _commands(
@@ -36,7 +42,7 @@ def _commands(
 
 
 def _section(name: str, parser: argparse.ArgumentParser, text: str) -> str:
-    level = "#" * (len(name.split()))
+    level = "#" * (len(name.split()) + 1)
     rows = [
         (_names(action), _text(action, parser))
         for action in parser._actions

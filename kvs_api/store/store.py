@@ -33,6 +33,7 @@ from cerebro.contract.records import (
     Unreadable,
 )
 from cerebro.contract.rest import api
+from cerebro.contract.texts import did_you_mean
 from cerebro.contract.trials import TrialRecord
 from kvs_api.logs.cluster_log import numbered
 from kvs_api.store import keys, steps
@@ -41,6 +42,8 @@ from kvs_api.store.experiment_quarantine import record_of
 from kvs_api.store.history import HistoryStore
 from kvs_api.store.refusals import refusal
 
+_NAMES = 1000
+"""Newest experiments whose names are compared with an unknown one."""
 _TRIALS_S = 90 * 24 * 3600
 """Seconds to keep trial results: machines, drivers and other load change."""
 
@@ -81,8 +84,19 @@ class Store(HistoryStore):
         return known
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """Return an experiment's record."""
-        return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
+        """Return an experiment's record.
+
+        Raises:
+            NotFoundError: it does not exist; the message has a similar name, or the newest ones.
+        """
+        try:
+            return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
+        except errors.NotFoundError as cause:
+            with translated():
+                newest = [text(each) for each in self._redis.zrange(keys.EXPERIMENTS, 0, _NAMES, desc=True)]
+            listed = f"; the newest are: {', '.join(newest[:5]) or 'none yet'}"
+            hint = did_you_mean(name, newest) or listed
+            raise errors.NotFoundError(f"no experiment {name!r}{hint}") from cause
 
     def require(self, name: str) -> None:
         """Raise an error if an experiment does not exist.

@@ -109,7 +109,7 @@ def test_stop_and_resume_accept_several_models(store: Store, capsys: pytest.Capt
         ("unarchive one", "experiment 'one' is not archived; possible now: archive"),
         ("delete one", "stop it first"),
         ("delete one --yes one", "stop it first"),
-        ("stop none", "no experiment 'none'; the newest are: one"),
+        ("stop none", "no experiment 'none'"),
         ("stop one --run fit-9", "no run 'fit-9' in experiment 'one'; there is fit-1"),
     ],
 )

@@ -35,7 +35,7 @@ from cerebro.state.experiment import ExperimentState, fold
 from cerebro.state.reports.throughput import ThroughputMeter
 from research.simulation.store import VirtualStore
 from tests.client.test_session import opened
-from tests.dispatcher.stories import NOW
+from tests.dispatcher.stories import NOW, Story
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch
 from tests.state.test_beside import evaluation, half_trained
@@ -133,6 +133,34 @@ def test_the_status_names_the_best_model_of_all_fits() -> None:
     other_data = state_lines(two_fits(dataset="d2").state, now=NOW)
     assert "  best model: m00 of fit-2, accuracy 0.9205 at epoch 1" in other_data
     assert other_data[-1].endswith("best")
+
+
+def test_models_are_listed_best_first() -> None:
+    """Models without a value come last. `--top` limits the list and says how to see all; so does JSON."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=4, epochs=2)
+    for model, epoch in (("m01", 1), ("m03", 1), ("m03", 2), ("m02", 1)):
+        story.train(model, epoch)
+
+    def listed(top: int) -> list[str]:
+        lines = state_lines(story.state, now=NOW, top=top)
+        return [line.split()[0] for line in lines if line.startswith("  m0")]
+
+    assert listed(20) == ["m03", "m01", "m02", "m00"]
+    assert listed(2) == ["m03", "m01"]
+    assert state_lines(story.state, now=NOW, top=2)[-1] == "  the best 2 of 4 models; `--top 4` shows all"
+    log = ExperimentLog(state=story.state, meter=ThroughputMeter())
+    queue = api.QueueAnswer(runs=(), open_runs=1)
+    etl, fit = cli_queue.experiment_json(log, queue, {}, NOW, top=3)["runs"]
+    assert "models" not in etl
+    assert (fit["metric"], fit["mode"]) == ("accuracy", "max")
+    assert [each["model"] for each in fit["models"]] == ["m03", "m01", "m02"]
+    assert fit["models"][0]["best_epoch"] == 2
+    assert fit["models"][0]["value"] == pytest.approx(0.9315)
+    assert fit["models"][0]["hyperparameters"]["batch_size"] == 32
+    assert json.loads(json.dumps(fit)) == fit
 
 
 def _shared() -> api.QueueAnswer:

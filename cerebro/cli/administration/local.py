@@ -52,6 +52,12 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
     status.add_argument(
         "experiment", nargs="?", metavar="EXPERIMENT", help="show the runs and models of this experiment"
     )
+    status.add_argument(
+        "--top",
+        type=count,
+        metavar="N",
+        help="of an experiment: most models, the best first (default: 20; with --json: all)",
+    )
     status.add_argument("--json", action="store_true", help="one JSON object, for programs")
     status.set_defaults(run=_status)
 
@@ -152,8 +158,10 @@ def _status(options: argparse.Namespace) -> int:
             raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
         kvs = cli_status.client(info)
     if options.experiment:
-        print_experiment(kvs, options.experiment, is_json=options.json)
+        print_experiment(kvs, options.experiment, is_json=options.json, top=options.top)
         return 0
+    if options.top:
+        raise ClusterError("--top needs an experiment: cerebro status EXPERIMENT --top N")
     if options.json:
         local = {"cluster": cli_status.services_json(info)} if info is not None else {}
         print(json.dumps(local | cli_status.store_json(kvs), indent=2))

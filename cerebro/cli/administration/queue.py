@@ -26,6 +26,7 @@ from cerebro.state import (
     schedule_now,
     waiting_for,
 )
+from cerebro.state.models.best import ranked_models
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
 from cerebro.state.worker_quarantine import health_words
@@ -140,12 +141,47 @@ def cluster_json(
 
 
 def experiment_json(
-    log: ExperimentLog, queue: QueueAnswer, pod_problems: Mapping[str, str], now: float
+    log: ExperimentLog,
+    queue: QueueAnswer,
+    pod_problems: Mapping[str, str],
+    now: float,
+    *,
+    top: int | None = None,
 ) -> dict[str, Any]:
-    """Return one experiment as an object: runs, oldest first, with queue positions of open ones."""
+    """Return one experiment as an object: runs, oldest first, with queue positions of open ones, and models of fits.
+
+    Args:
+        top: most models of a fit, the best first. Default: all.
+    """
     return {
         "name": log.state.name,
-        "runs": [_run_json(log, run, queue, pod_problems, now) for run in log.state.runs.values()],
+        "runs": [
+            _run_json(log, run, queue, pod_problems, now) | _models_json(run, top)
+            for run in log.state.runs.values()
+        ],
+    }
+
+
+def _models_json(run: Run, top: int | None) -> dict[str, Any]:
+    """Return the models of a fit, best first; an empty object for other runs."""
+    if not run.is_planned_fit:
+        return {}
+    return {
+        "metric": run.fit_request.metric,
+        "mode": run.fit_request.mode,
+        "models": [
+            {
+                "model": model.id,
+                "state": state_words.model(model, run),
+                "value": value,
+                "best_epoch": epoch,
+                "completed_epochs": model.completed_epochs,
+                "epochs": model.epochs,
+                "hyperparameters": dict(model.hyperparams),
+                "error": model.failures.final.line if model.failures.final else "",
+            }
+            for model, epoch, value in ranked_models(run)[:top]
+        ],
     }
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.parsing import amount
 from cerebro.cli.text import crowd
+from cerebro.contract.texts import did_you_mean
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.usage.cores import available
 
@@ -240,8 +241,9 @@ def remove(kvs: KvsClient, worker: str) -> list[str]:
     statuses = kvs.workers()
     found = next((status.record for status in statuses if status.record.worker == worker), None)
     if found is None:
-        known = ", ".join(status.record.worker for status in statuses) or "none"
-        raise NotFoundError(f"no worker {worker!r} is registered; there is: {known}")
+        known = [status.record.worker for status in statuses]
+        shown = f"; there is: {', '.join(known) or 'none'}"
+        raise NotFoundError(f"no worker {worker!r} is registered{did_you_mean(worker, known) or shown}")
     volume = found.volume or found.worker
     sharing = [s for s in statuses if (s.record.volume or s.record.worker) == volume]
     for status in sharing:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
-from cerebro.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
+from cerebro.errors import ClusterError, ConflictError, UnreadableError
 
 if TYPE_CHECKING:
     from cerebro.contract.events import ClientEvent
@@ -135,9 +135,6 @@ def read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | 
         return load_readable(kvs, name)
     except UnreadableError as problem:  # Its record is unreadable.
         return ExperimentState(name=name), problem
-    except NotFoundError as error:
-        newest = ", ".join(summary.experiment.name for summary in kvs.experiments()[:5]) or "none yet"
-        raise NotFoundError(f"no experiment {name!r}; the newest are: {newest}") from error
 
 
 def append(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
 from cerebro.cli.experiments.commands import read
+from cerebro.contract.texts import did_you_mean
 from cerebro.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -60,10 +61,9 @@ def running(state: ExperimentState, model: str, run: str = "") -> list[str]:
     runs = [each for each in state.runs.values() if run in ("", each.id)]
     with_model = [each for each in runs if model in each.models]
     if not with_model:
-        known = [name for each in reversed(runs) for name in each.models][:5]
-        raise NotFoundError(
-            f"no model {model!r} in {run or state.name}; there are {', '.join(known) or 'none yet'}"
-        )
+        known = [name for each in reversed(runs) for name in each.models]
+        shown = f"; there are {', '.join(known[:5]) or 'none yet'}"
+        raise NotFoundError(f"no model {model!r} in {run or state.name}{did_you_mean(model, known) or shown}")
     open_tasks = [task for each in runs for task in each.tasks.open.values() if task.key.model == model]
     found = [str(task.key) for task in open_tasks if task.state is TaskState.RUNNING]
     if not found:

@@ -30,13 +30,16 @@ from cerebro.state import (
     schedule_lines,
     waiting_for,
 )
-from cerebro.state.models.best import best_model
+from cerebro.state.models.best import best_model, ranked_models
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
 from cerebro.state.runs import rungs
 from cerebro.state.runs.goals import forecast_lines
 from cerebro.state.snapshots import restored
 from cerebro.state.tasks import verification_texts
+
+TOP = 20
+"""Most models of a fit to print by default."""
 
 
 def load_readable(
@@ -82,6 +85,7 @@ def state_lines(
     now: float | None = None,
     queue: QueueAnswer | None = None,
     meter: ThroughputMeter | None = None,
+    top: int = TOP,
 ) -> list[str]:
     """Format an experiment: its runs, and the newest fit's schedule, epochs and models.
 
@@ -90,6 +94,7 @@ def state_lines(
         now: seconds since 1970; default: the current time.
         queue: the queue of all runs.
         meter: has observed the log.
+        top: most models to show, the best first.
     """
     now = time.time() if now is None else now
     known = queue_positions(queue) if queue else []
@@ -111,13 +116,16 @@ def state_lines(
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].verifications)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
-    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(state, fits[-1])):
+    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(state, fits[-1], top)):
         lines += ["", *part] if part else []
     return lines
 
 
-def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
+def print_experiment(kvs: KvsClient, name: str, *, is_json: bool, top: int | None = None) -> None:
     """Print one experiment, as lines or as JSON.
+
+    Args:
+        top: most models of a fit to print, the best first. Default: `TOP`; in JSON all.
 
     Raises:
         NotFoundError: the experiment does not exist.
@@ -128,9 +136,10 @@ def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
     queue, pod_problems = kvs.queued(), kvs.worker_set_status().pods
     if is_json:
         log = ExperimentLog(state=state, meter=meter)
-        print(json.dumps(experiment_json(log, queue, pod_problems, time.time()), indent=2))
+        print(json.dumps(experiment_json(log, queue, pod_problems, time.time(), top=top), indent=2))
     else:
-        print(*state_lines(state, pod_problems=pod_problems, queue=queue, meter=meter), sep="\n")
+        lines = state_lines(state, pod_problems=pod_problems, queue=queue, meter=meter, top=top or TOP)
+        print(*lines, sep="\n")
     if problem is not None:
         raise problem
 
@@ -166,16 +175,20 @@ def _epoch_lines(fit: Run) -> list[str]:
     return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
 
 
-def _model_lines(state: ExperimentState, fit: Run) -> list[str]:
-    best = best_model(state, fit)
-    rows = [_model_row(fit, model, best is not None and model is best.model) for model in fit.models.values()]
+def _model_lines(state: ExperimentState, fit: Run, top: int) -> list[str]:
+    best, ranked = best_model(state, fit), ranked_models(fit)
+    rows = [
+        _model_row(fit, model, score, is_best=best is not None and model is best.model)
+        for model, _, score in ranked[:top]
+    ]
     heads = (f"MODEL OF {fit.id}", "STATE", "EPOCHS", fit.fit_request.metric.upper(), "HYPERPARAMETERS", "")
-    return [*([f"  {best.line}"] if best else []), *table(heads, rows)]
+    lines = [*([f"  {best.line}"] if best else []), *table(heads, rows)]
+    if len(ranked) > top:
+        lines.append(f"  the best {top:,} of {len(ranked):,} models; `--top {len(ranked)}` shows all")
+    return lines
 
 
-def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
-    name, epoch = fit.fit_request.metric, fit.best_epoch(model)
-    score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
+def _model_row(fit: Run, model: Model, score: float | None, *, is_best: bool) -> tuple[str, ...]:
     origin = (
         f"from {model.lineage.parent} at epoch {model.inherited_epochs}" if model.lineage.sub_epochs else ""
     )

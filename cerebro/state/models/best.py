@@ -1,4 +1,4 @@
-"""The best model over all fits with one metric and data set. Pure."""
+"""The order of a fit's models, and the best model over all fits with one metric and data set. Pure."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def best_model(
         if best and (found is None or sign * best.value > sign * found.value):
             found = best
     return found
+
+
+def ranked_models(run: Run) -> list[tuple[Model, int | None, float | None]]:
+    """Return the models of a fit with their best epoch and its value, best first, models without a value last."""
+    name, sign = run.fit_request.metric, -1 if run.fit_request.mode == "max" else 1
+    found = []
+    for model in run.models.values():
+        epoch = run.best_epoch(model)
+        found.append((model, epoch, model.metric(name, epoch, validated=run.is_validated) if epoch else None))
+    return sorted(found, key=lambda each: (each[2] is None, 0.0 if each[2] is None else sign * each[2]))
 
 
 def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model) -> BestModel | None:
