@@ -114,7 +114,7 @@ def test_every_tab_of_the_web_page_has_a_section() -> None:
     """The tab's name is the anchor."""
     headings = re.findall(r"^### (.*)$", (ROOT / "docs/web-page.md").read_text(), re.MULTILINE)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
-    assert {tab for tab, _, _ in TABS} | {"experiments", "start", "cluster", "registry"} <= anchors
+    assert {tab for tab, _, _ in TABS} | {"compare", "experiments", "start", "cluster", "registry"} <= anchors
 
 
 def test_readme_is_short() -> None:
