@@ -196,8 +196,8 @@ def _select(read_model: ReadModel, query: ModelsFigureQuery) -> tuple[Run | None
     run = read_model.fit(query.fit)
     if run is None:
         return None, []
-    table = read_model.table(run)
-    return run, matching(table.rows(), ModelQuery(filter=query.filter), table.columns())
+    rows, columns = read_model.table(run).rows(), read_model.columns(run)
+    return run, matching(rows, ModelQuery(filter=query.filter), columns)
 
 
 def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:

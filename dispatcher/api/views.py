@@ -241,8 +241,8 @@ def _require(found: T | None, read_model: ReadModel, kind: str) -> T:
 
 
 def _table(read_model: ReadModel, fit: str) -> tuple[list[ModelSummary], Columns]:
-    table = read_model.table(_require(read_model.fit(fit), read_model, "fit"))
-    return table.rows(), table.columns()
+    run = _require(read_model.fit(fit), read_model, "fit")
+    return read_model.table(run).rows(), read_model.columns(run)
 
 
 def _dataset(read_model: ReadModel, wanted: str) -> str:

@@ -90,7 +90,7 @@ def curves(read_model: ReadModel, query: CurveQuery) -> CurvesView | None:
     if run is None:
         return None
     table, request = read_model.table(run), run.fit_request
-    columns, live = table.columns(), read_model.live.metrics(run.id)
+    columns, live = read_model.columns(run), read_model.live.metrics(run.id)
     metric = query.metric or request.metric
     source = _source(run, query, is_live=metric in live)
     rows = _select(table.rows(), query, columns, request.mode)

@@ -15,7 +15,7 @@ from cerebro.figures import ModelSummary
 from dispatcher.access.rights import allowed_commands
 from dispatcher.models.comparison import MAX_MODELS, comparison
 from dispatcher.models.query import ModelQuery
-from dispatcher.models.view import ModelsView, models
+from dispatcher.models.view import ModelsView, matching_ids, models
 from dispatcher.pages.addresses import api_url
 from dispatcher.pages.live_pages import live_route
 from dispatcher.pages.queries import parsed_query
@@ -25,6 +25,10 @@ from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
 _ROWS = 50
+MAX_PICKED = 500
+"""Maximum number of models that one command of the table concerns."""
+_ALL = "*"
+"""Selects all models that match the filter, at most `MAX_PICKED`, in the table's order."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -43,28 +47,32 @@ def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, 
         return models(read_model, ModelQuery(fit=query.fit, page=query.page, size=query.size)), str(error)
 
 
-def picked_models() -> tuple[str, ...]:
-    """Return the ids of selected models: ``pick=m01,m02``, or repeated as in a form without scripts."""
+def picked_models(most: int = MAX_MODELS) -> tuple[str, ...]:
+    """Return the ids of up to `most` selected models: ``pick=m01,m02``, or repeated as in a form without scripts."""
     names = (model for text in request.args.getlist("pick") for model in text.split(","))
-    return tuple(dict.fromkeys(model for model in names if model))[:MAX_MODELS]
+    return tuple(dict.fromkeys(model for model in names if model))[:most]
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     query = parsed_query(ModelQuery, **({} if "size" in request.args else {"size": _ROWS}))
     view, mistake = table(read_model, query)
-    picked = picked_models()
-    run = read_model.fit(query.fit)
-    compared = comparison(_rows(read_model.table(run), picked)) if run and picked else None
+    run, picked = read_model.fit(query.fit), picked_models(MAX_PICKED)
+    has_all = _ALL in picked
+    if run and has_all:
+        picked = () if mistake else matching_ids(read_model, run, query)[:MAX_PICKED]
+    picked = tuple(model for model in picked if run and model in run.models)
+    compared = comparison(_rows(read_model.table(run), picked[:MAX_MODELS])) if run and picked else None
     may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
-    if run and compared:
-        for model in compared.models:
-            for action in allowed_commands(read_model.state, run, run.models[model.id]):
-                may[action.value].append(model.id)
+    for model in picked:
+        for action in allowed_commands(read_model.state, run, run.models[model] if run else None):
+            may[action.value].append(model)
     return {
         "view": view,
         "mistake": mistake,
         "picked": picked,
+        "has_all": has_all,
         "most": MAX_MODELS,
+        "most_picked": MAX_PICKED,
         "compared": compared,
         "differences": request.args.get("all") != "1",
         "may": may,

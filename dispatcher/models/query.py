@@ -53,7 +53,7 @@ class ModelQuery(Contract):
     Attributes:
         fit: id of the fit run, by default the newest.
         filter: expression; see the module.
-        sort: names of columns separated by commas; a leading ``-`` means descending.
+        sort: names of columns separated by commas; a leading ``-`` means descending. By default best first.
         columns: names of columns separated by commas, by default the most useful ones.
     """
 

@@ -8,8 +8,9 @@ page of the table has at most 500 rows. Functions of the read model, except that
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.priority import shown
@@ -28,9 +29,10 @@ from dispatcher.read_models.columns import FIXED, Column, Columns, hyperparamete
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, best_of_fit, failed_attempts
 
-_FIRST_COLUMNS = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
+_FIRST_COLUMNS = ("id", "state", "best")
+_LAST_COLUMNS = ("latest", "epoch", "progress", "best_epoch")
 _LINEAGE_COLUMNS = ("lineage",)
-_LAST_COLUMNS = ("worker", "redone")
+_EFFORT_COLUMNS = ("worker", "redone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class ModelRow:
     """One model of the table.
 
     Attributes:
+        rank: 1 for the best model of the run; equal for equal values. None without a value.
         cells: values in the order of the selected columns.
         failed_at: its failed attempt, if known.
         may: commands that the user may give.
@@ -55,6 +58,7 @@ class ModelRow:
 
     id: str
     index: int
+    rank: int | None
     state: str
     progress: ModelProgress
     cells: tuple[Cell, ...]
@@ -179,13 +183,14 @@ def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
     if run is None:
         return None
     table = read_model.table(run)
-    columns, rows = table.columns(), table.rows()
+    columns, rows = read_model.columns(run), table.rows() if query.sort else table.ranked()
     found = matching(rows, query, columns)
     default = _default_columns(columns, table.varying, has_parents=table.has_parents)
     shown_columns = selected_columns(query.columns, columns, default)
     page = page_of(found, query.page, query.size)
     request = run.fit_request
     failed = failed_attempts(run, [row.id for row in page.rows])
+    ranks = _ranks(page.rows, table.ranked(), request.mode)
     return ModelsView(
         run=run.id,
         metric=request.metric,
@@ -193,13 +198,27 @@ def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
         is_validated=run.is_validated,
         columns=tuple(map(_head, shown_columns)),
         available=tuple(map(_head, columns.all())),
-        rows=tuple(_row(read_model, run, row, shown_columns, failed.get(row.id)) for row in page.rows),
+        rows=tuple(
+            _row(read_model, run, row, shown_columns, failed.get(row.id), rank=ranks.get(row.id))
+            for row in page.rows
+        ),
         query=query,
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best_of_fit(read_model, run),
         may=tuple(sorted(allowed_commands(read_model.state, run))),
         **page.fields(len(rows)),
     )
+
+
+def matching_ids(read_model: ReadModel, run: Run, query: ModelQuery) -> tuple[str, ...]:
+    """Return the ids of all models that match the query, in its order.
+
+    Raises:
+        BadRequestError: filter or order is invalid.
+    """
+    table = read_model.table(run)
+    rows = table.rows() if query.sort else table.ranked()
+    return tuple(row.id for row in matching(rows, query, read_model.columns(run)))
 
 
 def models_csv(rows: list[ModelSummary], columns: Columns, query: ModelQuery) -> str:
@@ -270,13 +289,20 @@ def _parallel_plans(run: Run, model: Model) -> Iterator[ParallelPlanRow]:
 
 
 def _default_columns(columns: Columns, varying: tuple[str, ...], *, has_parents: bool) -> tuple[Column, ...]:
-    varying_columns = (hyperparameter(name) for name in varying)
     lineage = _LINEAGE_COLUMNS if has_parents else ()
     return (
-        *(FIXED[name] for name in (*_FIRST_COLUMNS, *lineage)),
-        *varying_columns,
-        *(FIXED[name] for name in _LAST_COLUMNS),
+        *(FIXED[name] for name in _FIRST_COLUMNS),
+        *((columns.test(),) if columns.tests else ()),
+        *(hyperparameter(name) for name in varying),
+        *(FIXED[name] for name in (*_LAST_COLUMNS, *lineage, *_EFFORT_COLUMNS)),
     )
+
+
+def _ranks(rows: Sequence[ModelSummary], best_first: Sequence[ModelSummary], mode: str) -> dict[str, int]:
+    """Return the ranks of `rows` among all models `best_first`; models without a value have none."""
+    sign = -1 if mode == "max" else 1
+    values = [sign * row.best for row in best_first if row.best is not None]
+    return {row.id: 1 + bisect_left(values, sign * row.best) for row in rows if row.best is not None}
 
 
 def _head(column: Column) -> ColumnHead:
@@ -289,10 +315,13 @@ def _row(
     row: ModelSummary,
     columns: tuple[Column, ...],
     failed_at: FailedAttempt | None,
+    *,
+    rank: int | None,
 ) -> ModelRow:
     return ModelRow(
         id=row.id,
         index=row.index,
+        rank=rank,
         state=row.state,
         progress=row.progress,
         cells=tuple(to_json_cell(column.cell(row)) for column in columns),

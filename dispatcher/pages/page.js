@@ -140,9 +140,26 @@
     button.disabled = false;
     if (button.dataset.word) button.textContent = label;
     form.closest("details.menu")?.removeAttribute("open");
+    button.closest("[popover]")?.hidePopover();
     if (document.getElementById("live")) document.dispatchEvent(new CustomEvent("live:refresh"));
     else location.reload();
   });
+
+  // Boxes that scroll sideways show a shadow at each edge with hidden content.
+  const shade = (box) => {
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  const sizes = new ResizeObserver((seen) => seen.forEach(({ target }) => shade(target)));
+  const shadeAll = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      sizes.observe(box);
+      shade(box);
+    }
+  };
+  document.addEventListener("scroll", (event) => event.target.matches?.(".scroll") && shade(event.target), true);
+  document.addEventListener("live:updated", shadeAll);
+  shadeAll();
 
   // Scroll to the current tab. scrollIntoView would also move the start of keyboard navigation there.
   const current = document.querySelector(".tabs [aria-current]"), tabs = current?.closest(".tabs");

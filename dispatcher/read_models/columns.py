@@ -7,7 +7,7 @@ In addition to the fixed columns, each hyperparameter is a column ``hp.NAME`` an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -71,15 +71,25 @@ FIXED: dict[str, Column] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Columns of a table of models."""
+    """Columns of a table of models.
+
+    Attributes:
+        tests: model -> objective of its newest test; the column ``test`` exists if there is any.
+    """
 
     hyperparameters: tuple[str, ...]
     metrics: tuple[str, ...]
+    tests: Mapping[str, float] = field(default_factory=dict)
 
     def all(self) -> tuple[Column, ...]:
-        """Return fixed columns, hyperparameters, metrics."""
+        """Return fixed columns, the column of tests, hyperparameters, metrics."""
         hyperparameters = [hyperparameter(name) for name in self.hyperparameters]
-        return (*FIXED.values(), *hyperparameters, *(metric(name) for name in self.metrics))
+        tests = (self.test(),) if self.tests else ()
+        return (*FIXED.values(), *tests, *hyperparameters, *(metric(name) for name in self.metrics))
+
+    def test(self) -> Column:
+        """Return the column of test values."""
+        return Column("test", "Test", "number", lambda row: self.tests.get(row.id))
 
     def find(self, name: str) -> Column:
         """Return a column by name. The prefix of a hyperparameter or metric is optional.
@@ -89,6 +99,8 @@ class Columns:
         """
         if name in FIXED:
             return FIXED[name]
+        if name == "test" and self.tests:
+            return self.test()
         for prefix, names, make in (
             (HYPERPARAMETER, self.hyperparameters, hyperparameter),
             (METRIC, self.metrics, metric),

@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import islice
 
 from cerebro.figures import hyperparams
-from cerebro.figures.models import ModelSummary, summary
+from cerebro.figures.models import ModelSummary, ranked, summary
 from cerebro.state import Run
 from dispatcher.read_models.columns import Columns
 
@@ -38,6 +38,7 @@ class ModelTable:
         self._has_parents = False
         self._failed: dict[str, ModelSummary] = {}
         self._best: ModelSummary | None = None
+        self._ranked: list[ModelSummary] | None = None
 
     def invalidate(self, *models: str) -> None:
         """Rebuild the rows of these models on the next access. The models may be new."""
@@ -53,6 +54,13 @@ class ModelTable:
         """Return a new list of all models in the plan's order."""
         self._refresh()
         return list(self._rows.values())
+
+    def ranked(self) -> list[ModelSummary]:
+        """Return all models, best first (see `cerebro.figures.models.ranked`)."""
+        self._refresh()
+        if self._ranked is None:
+            self._ranked = ranked(self._rows.values(), self._run.fit_request.mode)
+        return self._ranked
 
     def row(self, model: str) -> ModelSummary | None:
         """Return one model; `None` if it does not exist."""
@@ -119,6 +127,7 @@ class ModelTable:
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
+        self._ranked = None
         is_best_gone = False
         for name in changed:
             if name not in self._positions:

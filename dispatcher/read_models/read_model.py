@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cerebro.contract.events import (
     Event,
@@ -32,12 +32,15 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.figures import tested
 from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.reports.throughput import IDLE, Throughput, ThroughputMeter
 from cerebro.state.runs.rungs import Rung, SearchReports
 from cerebro.state.runs.rungs import rungs as rungs_of
 from cerebro.state.tasks.task import OPEN
+from dispatcher.read_models.columns import Columns
 from dispatcher.read_models.live_series import LiveSeries
 from dispatcher.read_models.model_table import ModelTable
 
@@ -176,6 +179,20 @@ class ReadModel:
         if run.id not in self._tables:
             self._tables[run.id] = ModelTable(run)
         return self._tables[run.id]
+
+    def columns(self, run: Run) -> Columns:
+        """Return the columns of a planned fit run's models, with the test values known so far."""
+        metric = run.fit_request.metric
+        tests = {
+            each.model: each.metrics[metric]
+            for test in self.state.runs.values()
+            if test.kind == "test"
+            and isinstance(test.request, EvaluateRequest)
+            and test.request.fit == run.id
+            for each in tested(test)
+            if metric in each.metrics and each.done == each.parts
+        }
+        return replace(self.table(run).columns(), tests=tests)
 
     def best_of(self, run: Run) -> Model | None:
         """Return the best model of a planned fit run."""

@@ -10,7 +10,7 @@ import pytest
 from tests.dispatcher.browsing.growing import grow
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import Story
-from tests.e2e.browser import sign_in
+from tests.e2e.browser import sign_in, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -53,6 +53,40 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
     assert re.search(r"learning_rate\s+0\.05\s+0\.0125", compared)
     page.get_by_role("link", name="Clear", exact=True).click()
     page.wait_for_selector(".selection", state="detached")
+
+
+def test_the_heading_selects_all_matching_models(page: Page, address: str) -> None:
+    """Unticking one keeps the others."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models?filter=layers+%3D+1")
+    page.get_by_label("Select all 4 matching models").check()
+    page.wait_for_selector("text=4 selected")
+    assert "pick=*" in page.url
+    page.uncheck("input[value=m02]")
+    page.wait_for_selector("text=3 selected")
+    assert page.url.endswith("pick=m00,m04,m06")
+    page.get_by_label("Select all 4 matching models").check()
+    page.wait_for_selector("text=4 selected")
+    page.get_by_label("Select all 4 matching models").uncheck()
+    page.wait_for_selector(".selection", state="detached")
+
+
+def test_the_menu_of_a_row_acts_on_its_model(page: Page, address: str) -> None:
+    """It opens above the table, inside the window, passes axe, and closes after a command."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.get_by_role("button", name="Actions of m07").click()
+        menu = page.locator("#menu-m07")
+        box = menu.bounding_box()
+        assert box
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert violations(page) == []
+        page.keyboard.press("Escape")
+    page.get_by_role("button", name="Actions of m07").click()
+    page.get_by_role("button", name="Retry m07").click()
+    page.wait_for_selector("tr[data-model=m07] >> text=queued")
+    assert not menu.is_visible()
 
 
 def test_keyboard_shortcuts_work(page: Page, address: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-WIDTHS = (360, 721, 768, 1024, 1200, 1201, 1440)
+WIDTHS = (360, 390, 540, 721, 768, 1024, 1200, 1201, 1440, 1920, 2560)
 
 COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")].flatMap((row) => {
   const edge = row.querySelector(".rowactions").getBoundingClientRect().left - 24;
@@ -26,6 +26,10 @@ COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")]
     return range.getBoundingClientRect();
   }).filter((text) => text.left < edge && text.right > edge + 24).map((text) => text.right - edge);
 })"""
+
+SHADED = """() => [...document.querySelectorAll(".scroll")].every((box) =>
+  box.classList.contains("more-right") === box.scrollLeft + box.clientWidth < box.scrollWidth - 1)"""
+"""True if exactly the boxes with hidden columns have a shadow at the right."""
 
 
 @pytest.fixture
@@ -62,11 +66,24 @@ def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None
 
 
 def test_the_column_of_buttons_covers_no_number(signed_in: Page, address: str) -> None:
-    """The usual columns fit from 1024 px; in a narrower window a number that is cut fades out."""
+    """The usual columns fit from 1024 px; in a narrower window a shadow shows that more columns follow."""
     signed_in.goto(f"{address}/experiments/digits/models")
-    for width in (1024, 1200, 1440):
+    for width in WIDTHS:
         signed_in.set_viewport_size({"width": width, "height": 800})
-        assert signed_in.evaluate(COVERED) == [], width
+        if width >= 1024:
+            assert signed_in.evaluate(COVERED) == [], width
+        signed_in.wait_for_function(SHADED)
+
+
+def test_a_box_shows_on_which_sides_it_scrolls(signed_in: Page, address: str) -> None:
+    signed_in.set_viewport_size({"width": 390, "height": 800})
+    signed_in.goto(f"{address}/experiments/digits/models")
+    box = signed_in.locator(".scroll.models")
+    signed_in.wait_for_selector(".scroll.models.more-right:not(.more-left)")
+    box.evaluate("(box) => box.scrollLeft = 40")
+    signed_in.wait_for_selector(".scroll.models.more-right.more-left")
+    box.evaluate("(box) => box.scrollLeft = box.scrollWidth")
+    signed_in.wait_for_selector(".scroll.models.more-left:not(.more-right)")
 
 
 def test_the_sheet_of_columns_is_inside_the_window(signed_in: Page, address: str) -> None:

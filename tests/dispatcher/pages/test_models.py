@@ -10,12 +10,12 @@ from tests.dispatcher.stories import Story, running_story, story_with_parallel_p
 
 
 def test_the_table_shows_the_state_and_metrics_of_models(bench: Bench, browser: Browser) -> None:
-    """State, epoch, sub-epochs, latest and best metric, varied hyperparameters, failed attempts, worker and cause."""
+    """Rank, state, metrics, varied hyperparameters, epoch, sub-epochs, worker, attempts, and cause."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models").text)
     assert "queued 5 running 2 failed 1" in page
-    assert "m00 best queued 0.9405 0.9405 3 4 /6 2 0.1 1" in page
-    assert "m04 running \u2013 \u2013 1 0 /6" in page
+    assert "1 m00 best queued 0.9405 0.1 1 0.9405 3 4 /6 2" in page
+    assert "\u2013 m04 running \u2013 0.00625 1 \u2013 1 0 /6" in page
     assert "user error: ValueError: shapes differ" in page
     assert "8 of 8 models." in page
     assert "batch_size 32" not in page
@@ -30,6 +30,54 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
     assert re.search(
         r'<th scope="col" class="num" aria-sort="descending"><a data-soft href="[^"]*">learning_rate', page
     )
+
+
+def test_the_best_model_is_first(bench: Bench, browser: Browser) -> None:
+    """Ranks count over all models, whatever the filter and the order show; equal values share a rank."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=4, epochs=2)
+    for model, epochs in (("m01", 1), ("m03", 2), ("m02", 1)):
+        for epoch in range(1, epochs + 1):
+            story.train(model, epoch)
+    bench.store.add(story)
+    page = browser.get("/experiments/digits/models").text
+    assert re.findall(r'data-model="(m\d+)"', page) == ["m03", "m01", "m02", "m00"]
+    assert '<th scope="col" class="num rank" aria-sort="ascending">' in page
+    assert page.count("aria-sort") == 1
+    some = text_of(browser.get("/experiments/digits/models?filter=id+!%3D+m03&sort=best").text)
+    assert re.search(r"3 m02 .* 2 m01 .* \u2013 m00", some)
+
+
+def test_the_table_shows_test_values(bench: Bench, browser: Browser) -> None:
+    """A test adds a column after the validation value. Filters and the CSV know it."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    story.train("m00", 1)
+    story.train("m01", 1)
+    story.test()
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models?filter=test+%3E+0.97").text)
+    assert "Test accuracy" in page
+    assert re.search(r"1 m00 best finished [\d.]+ 0\.975 0\.1", page)
+    assert "1 of 1 models match, 2 in total." in page
+    assert '"test"' in browser.get("/api/views/experiments/digits/models.csv").text
+
+
+def test_all_matching_models_can_be_selected(bench: Bench, browser: Browser) -> None:
+    """Also those on other pages of the table. A filter with an error selects nothing."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models?pick=*&filter=layers+%3D+2").text)
+    assert "4 selected m01, m03, m05, m07" in page
+    assert "Stop 3" in page
+    paged = browser.get("/experiments/digits/models?size=2").text
+    assert "Select all 8 matching" in text_of(paged)
+    assert "8 selected" in text_of(browser.get("/experiments/digits/models?size=2&pick=*").text)
+    wrong = browser.get("/experiments/digits/models?pick=*&filter=layers+%3D%3D").text
+    assert 'class="selection"' not in wrong
 
 
 def test_an_invalid_filter_shows_the_position_of_the_error(bench: Bench, browser: Browser) -> None:
