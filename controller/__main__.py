@@ -17,6 +17,7 @@ from controller.loop.log_keeper import LogKeeper
 from controller.loop.loop import Controller
 from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 from controller.metrics import Metrics
+from controller.notifications.supervision import NotificationProcess
 from controller.planning import SpawnedProcess
 from controller.projections.tensorboard import TensorBoardFiles
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules
@@ -88,6 +89,7 @@ def main() -> None:
     keeper.start()
     Registering(kvs, settings.volumes).start()
     MeasuredBytes(kvs, settings.volumes).start()
+    NotificationProcess(kvs, lambda: controller.leadership.term).start()
     controller.run()
 
 

@@ -20,6 +20,7 @@ from cerebro.cli.administration import (
     history,
     local,
     machines,
+    notify,
     recommend,
     scale,
     shipped,
@@ -41,7 +42,7 @@ from cerebro.errors import CerebroError, MissingPackageError
 
 GROUPS = {
     "start": ("demo", "up", "down", "run", "selftest", "files", "completion"),
-    "watch": ("status", "open", "logs", "failed-rows", "stacks", "trials"),
+    "watch": ("status", "open", "logs", "failed-rows", "stacks", "trials", "notify"),
     "steer": (
         "stop",
         "resume",
@@ -128,6 +129,7 @@ def build_parser() -> GroupedParser:
     aws.register(parsers)
     scale.register(parsers, common, count)
     account.register(parsers, common, count)
+    notify.register(parsers, common)
     failed_rows.register(parsers, common)
     trials.register(parsers, common)
     commands.register(parsers, common)

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from cerebro import errors
 from cerebro.contract.accounts.identity import Scope
 from cerebro.contract.stored.registry import AliasRequest, Registration, RegistryAnswer, VersionOutcome
-from kvs_api.api.account_views import AccountViews
 from kvs_api.api.call import Call, answer, checked_name
+from kvs_api.api.notification_views import NotificationViews
 
 
-class RegistryViews(AccountViews):
+class RegistryViews(NotificationViews):
     """One method for each registry entry of `STORE`."""
 
     def registry(self, call: Call) -> Response:

@@ -34,6 +34,8 @@
 | session:ID               | string | ended sign-in session                  | kvs_api            | kvs_api            | 8 days |
 | sign-in:SHA              | string | owner of a one-time code: SignedIn, JSON          | kvs_api            | kvs_api            | 10 min |
 | sign-in:SHA:used         | string | idempotency key of the call that redeemed it      | kvs_api            | kvs_api            | 10 min |
+| notifications            | hash   | id of a target -> StoredTarget, JSON: its address may have a secret | kvs_api | controller | never  |
+| outbox                   | string | Outbox, JSON: messages to send, cursors, results  | controller         | controller         | never  |
 | quotas                   | hash   | `project:P` or `default` -> Quota, JSON           | kvs_api            | steps.lua          | never  |
 | hours:A                  | hash   | day since the epoch -> device-ms used by account A | steps.lua   | steps.lua          | 31 days after its last |
 | accounts                 | set    | accounts that have `hours:A` | steps.lua | steps.lua | with the hours |
@@ -98,6 +100,8 @@ DELETING = f"{_PREFIX}deleting"
 RECLAIM = f"{_PREFIX}reclaim"
 AUDIT = f"{_PREFIX}audit"
 TOKENS = f"{_PREFIX}tokens"
+NOTIFICATIONS = f"{_PREFIX}notifications"
+OUTBOX = f"{_PREFIX}outbox"
 QUOTAS = f"{_PREFIX}quotas"
 HOURS = f"{_PREFIX}hours:"
 """Prefix of account names: ``project:P`` or ``owner:O``."""

@@ -28,7 +28,7 @@ from cerebro.contract.records import (
     no_workers_for,
 )
 from cerebro.contract.rest import api
-from kvs_api.accounts.quotas import QuotaStore
+from kvs_api.accounts.notifications import NotificationStore
 from kvs_api.store import keys, steps
 from kvs_api.store.database import seq_of, text, translated
 
@@ -46,7 +46,7 @@ _MIN_TRIMMED = 32
 """Minimum number of read entries to remove from an inbox at once; single removals would cost a write per task."""
 
 
-class WorkerStore(QuotaStore):
+class WorkerStore(NotificationStore):
     """Reads and changes of workers. One link in the chain of base classes of `kvs_api.store.store.Store`."""
 
     # --- workers ---------------------------------------------------------------------------------

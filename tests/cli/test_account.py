@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -74,3 +75,29 @@ def test_quotas_are_set_and_listed(own_service: Service, capsys: pytest.CaptureF
     ):
         assert main(wrong) == 1
         assert "cerebro: " in capsys.readouterr().err
+
+
+def test_notification_targets_are_added_listed_and_removed(
+    own_service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The address may come from standard input; nothing prints its secrets."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("slack://T0secret0T/B0other0/C0third0\n"))
+    assert main(["notify", "list"]) == 0
+    assert "There are no notification targets" in capsys.readouterr().out
+    assert main(["notify", "add", "-", "--for", "failed, paused", "--all"]) == 0
+    added = capsys.readouterr().out
+    target = added.split()[0]
+    assert f"{target} reports failed, paused of all runs to slack://.... Send a test message" in added
+    assert main(["notify", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert f"{target}  slack://...  all runs  failed,paused  admin" in listed
+    assert main(["notify", "remove", target]) == 0
+    assert main(["notify", "remove", target]) == 1
+    assert f"there is no notification target '{target}'" in capsys.readouterr().err
+    for wrong in (["T0secret0T"], ["slack://T0secret0T", "--for", "lunch"], ["syslog://T0secret0T"]):
+        assert main(["notify", "add", *wrong]) == 1
+        problem = capsys.readouterr().err
+        assert problem.startswith("cerebro: ")
+        assert "T0secret0T" not in problem
+    main(["audit"])
+    assert "T0secret0T" not in capsys.readouterr().out + added + listed

@@ -40,6 +40,7 @@ CHECKS: dict[str, Callable[[Case], Finding]] = {
     "threads": cluster.threads,
     "machines": cluster.machines,
     "experiments": cluster.experiments,
+    "notifications": cluster.notifications,
     "checkpoints": checkpoints.final_checkpoints,
     "logs": logs.logs,
 }

@@ -179,6 +179,21 @@ def experiments(case: Case) -> Finding:
     return ok(f"none of {len(found)} experiments is quarantined")
 
 
+def notifications(case: Case) -> Finding:
+    """Check that notifications arrive."""
+    try:
+        kvs = client(case.info) if case.info else remote_client(case.environment)
+        if kvs is None:
+            return ok("no cluster runs")
+        found = kvs.notifications()
+    except CerebroError as problem:
+        return fail(f"the notification targets cannot be listed: {problem}", "cerebro status")
+    problems = [f"{name}: {status.error}" for name, status in found.statuses.items() if status.error]
+    if problems:
+        return warn("; ".join(problems), "cerebro notify test ID, or cerebro notify remove ID")
+    return ok(f"{len(found.targets)} targets, no failed attempt" if found.targets else "no targets")
+
+
 _FEWER = {
     False: "fewer workers: cerebro scale --workers N",
     True: "give workers fewer threads or request more cores (worker.cores, worker.resources.worker.requests.cpu), or "

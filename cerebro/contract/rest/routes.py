@@ -25,6 +25,13 @@ from cerebro.contract.rest import api
 from cerebro.contract.rest.openapi import BYTES, Operation
 from cerebro.contract.stored import health
 from cerebro.contract.stored.history import History, HistoryAnswer, HistoryRequest
+from cerebro.contract.stored.notifications import (
+    NotificationsAnswer,
+    NotificationTarget,
+    Outbox,
+    OutboxAnswer,
+    TargetRequest,
+)
 from cerebro.contract.stored.registry import (
     AliasRequest,
     ModelVersion,
@@ -508,6 +515,46 @@ STORE: dict[str, Operation] = {
         scope=Scope.TOKENS,
         summary="Revoke a token and all tokens made with it.",
         statuses=(204, 404),
+    ),
+    "GET /v1/notifications": Operation(
+        name="notifications",
+        scope=Scope.READ,
+        summary="Notification targets that the caller may see, with masked addresses, and their results.",
+        answer=NotificationsAnswer,
+    ),
+    "POST /v1/notifications": Operation(
+        name="add_notification",
+        scope=Scope.STEER,
+        summary="Add a notification target. No answer contains its address.",
+        body=TargetRequest,
+        answer=NotificationTarget,
+        statuses=(200, 403, 409),
+    ),
+    "DELETE /v1/notifications/{name}": Operation(
+        name="remove_notification",
+        scope=Scope.STEER,
+        summary="Remove a notification target.",
+        statuses=(204, 403, 404),
+    ),
+    "POST /v1/notifications/{name}/test": Operation(
+        name="test_notification",
+        scope=Scope.STEER,
+        summary="Request a test message; the target's results show the outcome.",
+        answer=NotificationTarget,
+        statuses=(200, 404),
+    ),
+    "GET /v1/outbox": Operation(
+        name="outbox",
+        scope=Scope.CONTROL,
+        summary="For the controller: notification targets with their addresses, and messages to send.",
+        answer=OutboxAnswer,
+    ),
+    "PUT /v1/outbox": Operation(
+        name="keep_outbox",
+        scope=Scope.CONTROL,
+        summary="For the controller: replace the messages to send, cursors and results.",
+        body=Outbox,
+        statuses=(204, 409),
     ),
     "GET /v1/quotas": Operation(
         name="quotas",

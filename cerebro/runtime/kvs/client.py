@@ -46,6 +46,7 @@ from cerebro.runtime.kvs.account_calls import AccountCalls
 from cerebro.runtime.kvs.history_calls import HistoryCalls
 from cerebro.runtime.kvs.log_answers import readable, readable_cluster_log
 from cerebro.runtime.kvs.machine_calls import MachineCalls
+from cerebro.runtime.kvs.notification_calls import NotificationCalls
 from cerebro.runtime.kvs.segment_calls import SegmentCalls
 
 
@@ -56,7 +57,7 @@ class _AnyHealth(BaseModel):
     api: str = ""
 
 
-class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
+class KvsClient(AccountCalls, HistoryCalls, MachineCalls, NotificationCalls, SegmentCalls):
     """Typed calls to kvs_api, or to a dispatcher that forwards them. See `Transport` for the arguments."""
 
     # --- health and leadership -------------------------------------------------------------------
