@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts import sbom
-from scripts.release import ReleaseError, checked_version
+from scripts.release import ReleaseError, build, checked_version
+from tests.deploy import tools
 
 pytestmark = pytest.mark.commands
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Checkout:
@@ -85,6 +89,29 @@ def test_all_problems_are_reported_together(checkout: Checkout) -> None:
         checked_version(checkout.root)
     assert "such as new.txt" in str(caught.value)
     assert "HEAD lacks the tag v1.2.0: it has no tag" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_release_has_all_files_and_their_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Built from the last commit; without Docker it says that no images were built."""
+    tools.helm()
+    monkeypatch.setenv("DOCKER", "no-such-program")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    target = tmp_path / "dist"
+    build(ROOT, target, version)
+    assert {path.name for path in target.iterdir()} == {
+        f"cerebro-{version}.tgz",
+        f"cerebro_platform-{version}-py3-none-any.whl",
+        f"cerebro_platform-{version}.cdx.json",
+        f"cerebro_platform-{version}.tar.gz",
+        "SHA256SUMS",
+    }
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target, check=True)
+    assert len((target / "SHA256SUMS").read_text().splitlines()) == 4
+    assert "torch==" in (target / f"cerebro_platform-{version}.cdx.json").read_text()
+    assert "No images were built" in capsys.readouterr().out
 
 
 def test_the_sbom_is_valid_and_lists_indirect_packages(tmp_path: Path) -> None:
