@@ -34,6 +34,7 @@ from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.snapshot import Cluster
 from dispatcher.code import page as code
 from dispatcher.commands import page as commands
+from dispatcher.commands import tags
 from dispatcher.compare import page as compare
 from dispatcher.curves import page as curves
 from dispatcher.data import page as data
@@ -69,7 +70,7 @@ from dispatcher.tabs.tabs import Tabs
 _log = logging.getLogger(__name__)
 
 _PAGES = (
-    *(experiments, commands, model_forms, cluster, account),
+    *(experiments, commands, tags, model_forms, cluster, account),
     *(
         overview,
         models,

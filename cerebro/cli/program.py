@@ -35,6 +35,7 @@ from cerebro.cli.experiments import (
     registry,
     run,
     stacks,
+    tags,
     trials,
 )
 from cerebro.cli.parsing import GroupedParser, OneLineParser, count
@@ -55,7 +56,7 @@ GROUPS = {
         "scheduler",
         "stop-search",
     ),
-    "results": ("models", "register", "alias", "export", "replay", "archive", "unarchive", "delete"),
+    "results": ("models", "register", "alias", "export", "replay", "tag", "archive", "unarchive", "delete"),
     "administer": (
         "doctor",
         "scale",
@@ -134,6 +135,7 @@ def build_parser() -> GroupedParser:
     trials.register(parsers, common)
     commands.register(parsers, common)
     model_commands.register(parsers, common)
+    tags.register(parsers, common)
     stacks.register(parsers, common)
     export.register(parsers, common)
     registry.register(parsers, common)

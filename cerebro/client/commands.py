@@ -16,6 +16,7 @@ from cerebro.client.search import configurations
 from cerebro.client.search.requests import pack_procedure
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
+from cerebro.commands.selection import chosen_fit, find_model
 from cerebro.search.procedure import Procedure
 
 
@@ -266,6 +267,52 @@ class CommandsMixin(OpenExperiment):
             ConflictError: the run has ended.
         """
         self._session.send(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
+
+    def set_tag(self, key: str, value: str, *, model: str = "", run: str | None = None) -> None:
+        """Set a tag of the experiment, or of one of its models.
+
+        Args:
+            key: at most 100 letters, digits, blanks and ``_ . / -``. The tag ``"note"`` is free text.
+            value: at most 5,000 characters.
+            model: model id, such as ``"m03"``. Default: the tag belongs to the experiment.
+            run: fit run of the model. Default: the newest.
+
+        Raises:
+            BadRequestError: key or value is invalid, or there would be more than 100 tags.
+            NotFoundError: the model does not exist.
+
+        Example::
+
+            experiment.set_tag("stage", "baseline")
+            experiment.set_tag("note", "diverges after epoch 3", model="m03")
+        """
+        self._session.change_tags({key: value}, model=model, run=run)
+
+    def delete_tag(self, key: str, *, model: str = "", run: str | None = None) -> None:
+        """Delete a tag of the experiment, or of one of its models. A missing tag is no error.
+
+        Args:
+            key: key of the tag.
+            model: model id. Default: the tag belongs to the experiment.
+            run: fit run of the model. Default: the newest.
+
+        Raises:
+            NotFoundError: the model does not exist.
+        """
+        self._session.change_tags({key: None}, model=model, run=run)
+
+    def tags(self, *, model: str = "", run: str | None = None) -> dict[str, str]:
+        """Return the tags of the experiment, or of one of its models.
+
+        Args:
+            model: model id. Default: the tags of the experiment.
+            run: fit run of the model. Default: the newest.
+
+        Raises:
+            NotFoundError: the model does not exist.
+        """
+        state = self._session.state()
+        return dict(find_model(chosen_fit(state, run), model).tags if model else state.tags)
 
     def archive(self) -> None:
         """Hide the experiment from the default list. Nothing else changes."""

@@ -25,6 +25,7 @@ from cerebro.commands.command import (
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.commands.selection import chosen_fit, chosen_run
+from cerebro.commands.tags import tags_event
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.priority import parse
 from cerebro.contract.records import CodeRecord, ExperimentRecord
@@ -278,6 +279,10 @@ class Session:
         if code is not None:
             self._kvs.put_code(code)
         return tuple(self._kvs.append(self.name, event) for event in events)
+
+    def change_tags(self, changes: Mapping[str, str | None], *, model: str, run: str | None) -> None:
+        """Set or delete tags; see `tags_event`."""
+        self._kvs.append(self.name, tags_event(self.state(), changes, model=model, run=run, by=author()))
 
     def send_and_check(self, command: Command) -> tuple[CommandRecord, ...]:
         """Send a command and return its outcome.

@@ -24,6 +24,7 @@ from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters, Locators, Replica
 from cerebro.contract.runs import ForecastEnd, NewModel, Plan, PlannedSubEpoch, Project, Request, TakenSpan
 from cerebro.contract.search import OwnProcedure
+from cerebro.contract.tags import MAX_TAGS, TagKey, TagValue
 from cerebro.contract.tasks.checkpoints import Savepoint
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.gangs import Member
@@ -193,6 +194,21 @@ class ExperimentArchived(_Event):
 
     type: Literal["ExperimentArchived"] = "ExperimentArchived"
     is_archived: bool
+    by: str = ""
+
+
+class TagsChanged(_Event):
+    """A user sets or deletes tags of the experiment, or of one of its models. Nothing else changes.
+
+    The tag ``note`` is free text, which pages show above the other tags.
+    """
+
+    type: Literal["TagsChanged"] = "TagsChanged"
+    tags: dict[TagKey, TagValue | None] = Field(min_length=1, max_length=MAX_TAGS)
+    """Key -> value; `None` deletes the tag."""
+    run: Name | Literal[""] = Field("", exclude_if=lambda run: not run)
+    model: str = Field("", max_length=100, exclude_if=lambda model: not model)
+    """Model of `run`; without one, the tags belong to the experiment."""
     by: str = ""
 
 
@@ -562,6 +578,7 @@ Event = Annotated[
     | ModelChanged
     | SearchStopRequested
     | ExperimentArchived
+    | TagsChanged
     | LocatorsChanged
     | DeletionRequested
     | RunFinished
@@ -633,7 +650,7 @@ RunCommand = (
 """Commands of users on a run."""
 
 ClientEvent = Annotated[
-    RunRequested | RunCommand | ExperimentArchived | LocatorsChanged | DeletionRequested,
+    RunRequested | RunCommand | ExperimentArchived | TagsChanged | LocatorsChanged | DeletionRequested,
     Field(discriminator="type"),
 ]
 """Events that a client may append."""

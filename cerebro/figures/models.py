@@ -6,7 +6,7 @@ Figures, reports, progress in notebooks and the page's views of models call it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
@@ -78,6 +78,7 @@ class ModelSummary:
         worker: worker of its running or queued sub-epoch; empty without one.
         failure: reason why it failed.
         parent: model it was cloned from, if any.
+        tags: tags of users, with the note.
     """
 
     id: str
@@ -94,6 +95,7 @@ class ModelSummary:
     effort: Effort
     failure: Failure | None
     parent: Parent | None = None
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -140,6 +142,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         )
         if model.lineage.parent
         else None,
+        tags=model.tags,
     )
 
 

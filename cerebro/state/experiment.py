@@ -48,6 +48,7 @@ from cerebro.contract.events import (
     SearchDecided,
     SearchStopRequested,
     SubEpochSaved,
+    TagsChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -61,6 +62,7 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest
+from cerebro.contract.tags import changed_tags
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import SEARCH
 from cerebro.state import workers
@@ -98,6 +100,7 @@ class ExperimentState:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     commands: list[CommandRecord] = field(default_factory=list)
     """Every user command with its author, oldest first."""
+    tags: dict[str, str] = field(default_factory=dict)
     is_archived: bool = False
     deletion: DeletionRequested | None = None
     """The user's deletion request; nothing starts after it."""
@@ -196,6 +199,7 @@ class ExperimentState:
                 | ModelChanged()
                 | SearchStopRequested()
                 | ExperimentArchived()
+                | TagsChanged()
                 | LocatorsChanged()
                 | DeletionRequested()
             ):
@@ -255,6 +259,8 @@ class ExperimentState:
                 self._request(event)
             case ExperimentArchived():
                 self.is_archived = event.is_archived
+            case TagsChanged():
+                return self._change_tags(event)
             case LocatorsChanged():
                 pass  # the experiment's record has the locators
             case DeletionRequested():
@@ -268,6 +274,15 @@ class ExperimentState:
                 if has_effect and run.search is not None:
                     report_command(run.search, run, event)
                 return has_effect
+        return True
+
+    def _change_tags(self, event: TagsChanged) -> bool:
+        run = self.runs.get(event.run)
+        owner = run.models.get(event.model) if run else self if not event.model else None
+        tags = changed_tags(owner.tags, event.tags) if owner else None
+        if owner is None or tags is None:
+            return False
+        owner.tags = tags
         return True
 
     def _previous_value(self, event: ClientEvent) -> str:

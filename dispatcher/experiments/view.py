@@ -33,7 +33,7 @@ class ListQuery(Contract):
     """Selection and order of experiments.
 
     Attributes:
-        q: part of a name, author or project; case-insensitive.
+        q: part of a name, author, project, tag or note; case-insensitive.
         state: states separated by commas, by default all.
         archived: ``no`` hides archived experiments, ``yes`` shows only them, ``all`` shows both.
         sort: keys of `SORTS` separated by commas; a leading ``-`` means descending.
@@ -95,6 +95,7 @@ class ExperimentRow:
         run: progress at the experiment's newest event.
         best: best model of all fits with the same metric and data set.
         problem: why `run` failed or waits, which later run failed or was stopped, or why the log is unreadable.
+        tags: tags with the note.
         is_read: True if the log is read; otherwise only the record's fields are known.
     """
 
@@ -110,6 +111,7 @@ class ExperimentRow:
     best: Best | None = None
     worked: WorkingTime = field(default_factory=WorkingTime)
     problem: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
     is_archived: bool = False
     is_deleting: bool = False
     is_read: bool = False
@@ -211,6 +213,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         best=best(read_model, fit),
         worked=_working_time(state),
         problem=_problem(read_model, run) if run else "",
+        tags=state.tags,
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_read=True,
@@ -246,5 +249,10 @@ def _matching(rows: Sequence[ExperimentRow], query: ListQuery) -> list[Experimen
         row
         for row in rows
         if (query.archived == "all" or row.is_archived == (query.archived == "yes"))
-        and (not wanted or wanted in row.name or wanted in row.author.casefold() or wanted in row.project)
+        and (not wanted or _has_text(row, wanted))
     ]
+
+
+def _has_text(row: ExperimentRow, wanted: str) -> bool:
+    tags = (f"{key}={value}".casefold() for key, value in row.tags.items())
+    return any(wanted in text for text in (row.name, row.author.casefold(), row.project, *tags))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cerebro.contract.tags import tags_text
 from cerebro.errors import BadRequestError
 from cerebro.figures.models import ModelSummary
 from dispatcher.pages.tables import Cell
@@ -64,6 +65,7 @@ FIXED: dict[str, Column] = {
         Column("compute_s", "Compute", "duration", lambda row: row.effort.compute_s),
         Column("started", "Started", "time", lambda row: row.effort.started or None),
         Column("ended", "Newest sub-epoch", "time", lambda row: row.effort.ended or None),
+        Column("tags", "Tags", "text", lambda row: tags_text(row.tags, has_note=True) or None),
         Column("failure", "Failure", "text", lambda row: row.failure.message if row.failure else None),
     )
 }

@@ -25,6 +25,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
     SearchDecided,
+    TagsChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -55,6 +56,7 @@ _RUN_EVENTS = (
         ModelExtended,
         ModelChanged,
         SearchDecided,
+        TagsChanged,
     ),
 )
 
@@ -143,7 +145,7 @@ class ReadModel:
             if isinstance(event, _TASK_EVENTS):
                 self._task(event)
             elif isinstance(event, _RUN_EVENTS) and event.run in self._tables:
-                if isinstance(event, ModelStopRequested | ModelChanged):
+                if isinstance(event, ModelStopRequested | ModelChanged | TagsChanged):
                     self._tables[event.run].invalidate(event.model)
                 elif isinstance(event, SearchDecided) and event.finish is None:
                     self._tables[event.run].invalidate(*event.stop, *(each.model for each in event.extend))

@@ -69,13 +69,14 @@ class Tabs:
         def build() -> str:
             statuses, queue_positions, now = reader.workers(), reader.queue_positions(name), reader.now()
 
-            def read(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
+            def read(read_model: ReadModel) -> tuple[Header, CommandRecord | None, dict[str, str], T]:
                 head = header(
                     read_model, now=now, fit=fit, statuses=statuses, queue_positions=queue_positions
                 )
-                return head, newest_command(read_model.state, head.run.id), view(read_model, head, now)
+                acted = newest_command(read_model.state, head.run.id)
+                return head, acted, read_model.state.tags, view(read_model, head, now)
 
-            head, acted, found = reader.read(name, read)
+            head, acted, tags, found = reader.read(name, read)
             return render(
                 template,
                 title=_title(head, tab),
@@ -84,6 +85,7 @@ class Tabs:
                 header=head,
                 tab=tab,
                 acted=acted,
+                tags=tags,
                 **finish(head, found),
             )
 

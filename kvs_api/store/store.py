@@ -24,6 +24,7 @@ from cerebro.contract.events import (
     ExperimentArchived,
     LocatorsChanged,
     RunRequested,
+    TagsChanged,
 )
 from cerebro.contract.records import (
     CodeRecord,
@@ -164,6 +165,8 @@ class Store(HistoryStore):
             call["once"] = once
         if isinstance(event, ExperimentArchived):
             call["is_archived"] = event.is_archived
+        elif isinstance(event, TagsChanged):
+            call |= {"run": event.run} if event.run else {}
         elif isinstance(event, DeletionRequested):
             call |= {"by": event.by, "unread": is_unread}
         elif isinstance(event, LocatorsChanged):

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from cerebro.cli import main
-from cerebro.cli.experiments import commands
+from cerebro.cli.experiments import commands, tags
 from cerebro.contract.events import Event, RunFinished, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.rest import api
@@ -50,6 +50,7 @@ class Store(VirtualStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     monkeypatch.setattr(commands, "cluster_client", lambda home: cast(KvsClient, store))
+    monkeypatch.setattr(tags, "cluster_client", lambda home: cast(KvsClient, store))
     monkeypatch.setattr("cerebro.client.connection.author", lambda: "ann")
     monkeypatch.setattr(commands, "_POLL_S", 0.0)
     return store
@@ -75,6 +76,20 @@ def test_a_command_is_an_event_in_the_log(store: Store, command: str, event: dic
     assert main(command.split()) == 0
     said = store.events("one")[-1].model_dump()
     assert event | {"by": "ann"} == {key: said[key] for key in [*event, "by"]}
+
+
+def test_tags_are_set_listed_and_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an experiment or a model; a value may contain the sign =."""
+    assert main(["tag", "one", "stage=final", "note=a=b c"]) == 0
+    assert main(["tag", "one", "good=yes", "--model", "m00"]) == 0
+    assert [event.model_dump()["by"] for event in store.events("one")[-2:]] == ["ann", "ann"]
+    capsys.readouterr()
+    assert main(["tag", "one"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["stage=final", "note=a=b c"]
+    assert main(["tag", "one", "--model", "m00", "--delete", "good"]) == 0
+    assert "m00 has no tags" in capsys.readouterr().out
+    assert main(["tag", "one", "stage"]) == 1
+    assert "expected KEY=VALUE" in capsys.readouterr().err
 
 
 def test_stop_and_resume_accept_several_models(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from cerebro.contract.events import (
     RunResumed,
     RunStopRequested,
     SchedulerChanged,
+    TagsChanged,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim, WorkerUsage
 from cerebro.contract.rest import api
@@ -113,6 +114,18 @@ class SteeringContract:
         for is_archived in (True, False):
             bench.store.append("one", ExperimentArchived(is_archived=is_archived, by="ann"))
             assert [summary.is_archived for summary in bench.store.experiments()] == [is_archived]
+
+    def test_tags_are_in_the_log(self, bench: Bench) -> None:
+        """Of an experiment, or of a model of a known run."""
+        ended(bench)
+        event = TagsChanged(tags={"stage": "final", "old": None}, by="ann")
+        of_model = TagsChanged(tags={"note": "good"}, run="etl-1", model="m00", by="ann")
+        for each in (event, of_model):
+            seq = bench.store.append("one", each)
+            (stored,) = bench.store.events("one", after=seq - 1)
+            assert stored.model_copy(update={"seq": 0, "time": 0.0}) == each
+        with pytest.raises(NotFoundError):
+            bench.store.append("one", of_model.model_copy(update={"run": "fit-9"}))
 
     # --- locators --------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class Model:
     A search sets the largest resource of any model, so the schedule does not restart at each rung."""
     priority: int = 0
     """Models with a higher priority go first."""
+    tags: dict[str, str] = field(default_factory=dict)
     state: ModelState = ModelState.ACTIVE
     sub_epochs: CompletedSubEpochs = field(default_factory=CompletedSubEpochs)
     summaries: Summaries = field(default_factory=Summaries)

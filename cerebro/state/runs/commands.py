@@ -30,12 +30,17 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
     SearchStopRequested,
+    TagsChanged,
 )
 from cerebro.contract.priority import shown
+from cerebro.contract.tags import NOTE, tags_text
 from cerebro.state.models import added_models, parallel_plans
 from cerebro.state.models.model import TRANSITIONS as MODEL_TRANSITIONS
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs.run import TRANSITIONS, Run, RunState
+
+_SHOWN = 100
+"""Maximum characters of a tag's value in the list of commands."""
 
 Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
 """Commands that may reopen an ended run."""
@@ -110,6 +115,19 @@ def _rescheduled(event: SchedulerChanged) -> str:
     return f"changed the scheduler of {event.run} to {event.scheduler}{planner}"
 
 
+def _tagged(event: TagsChanged) -> str:
+    of = f" of model {event.model}" if event.model else ""
+    note = (
+        [f"{'deleted' if event.tags[NOTE] is None else 'changed'} the note{of}"] if NOTE in event.tags else []
+    )
+    words = {key: value for key, value in event.tags.items() if key != NOTE}
+    gone = [key for key, value in words.items() if value is None]
+    added = tags_text({key: value[:_SHOWN] for key, value in words.items() if value is not None})
+    set_ = [f"set tags{of}: {added}"] if added else []
+    deleted = [f"deleted tags{of}: {', '.join(gone)}"] if gone else []
+    return "; ".join([*set_, *deleted, *note])
+
+
 _SAID: dict[type, Callable[[Any], str]] = {
     RunRequested: lambda event: f"requested {event.run}",
     RunStopRequested: lambda event: f"stopped {event.run}",
@@ -130,6 +148,7 @@ _SAID: dict[type, Callable[[Any], str]] = {
     ExperimentArchived: lambda event: (
         "archived the experiment" if event.is_archived else "took the experiment out of the archive"
     ),
+    TagsChanged: _tagged,
     LocatorsChanged: lambda event: "gave the experiment other dataset locators",
     DeletionRequested: lambda event: "asked for the experiment to be deleted",
 }
