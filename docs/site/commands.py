@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from cerebro.cli.program import build_parser
+from cerebro.cli.program import GROUPS, build_parser
 from docs.site.tables import code, table
 
 _HEAD = """\
@@ -17,15 +17,12 @@ Errors go to standard error, and the exit status is then 1, or 2 for a wrong opt
 
 
 def command_page() -> str:
-    """Return the page, with one section per command."""
-    parser = build_parser()
-    sections = {name: _section(name, child, text) for name, child, text in _commands(parser)}
+    """Return the page: the groups of the help, with one section per command."""
+    sections = {name: _section(name, parser, text) for name, parser, text in _commands(build_parser())}
     parts = [_HEAD]
-    for title, commands in parser.groups.items():
+    for title, commands in GROUPS.items():
         parts.append(f"## {title.capitalize()}\n")
-        for command in commands:
-            name = f"{parser.prog} {command}"
-            parts += [text for each, text in sections.items() if each == name or each.startswith(f"{name} ")]
+        parts += [text for name, text in sections.items() if name.split()[1] in commands]
     return "\n".join(parts)
 
 
