@@ -1,8 +1,10 @@
-"""Format sizes, durations and tables for a terminal, and parse sizes. Pure; for all commands."""
+"""The output style of all commands: sizes, durations, times, tables, details and warnings. Also parses sizes."""
 
 from __future__ import annotations
 
 import re
+import sys
+import time
 from collections.abc import Sequence
 
 from cerebro.errors import BadRequestError
@@ -47,18 +49,38 @@ def duration(seconds: float) -> str:
     return f"{seconds / _DAY_S:.0f} days"
 
 
+def moment(time_s: float) -> str:
+    """Format a time of this machine's zone: ``2026-03-01 14:05:09``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+
+
+def day(time_s: float) -> str:
+    """Format a date of this machine's zone: ``2026-03-01``."""
+    return moment(time_s).partition(" ")[0]
+
+
+def detail(label: str, text: str) -> str:
+    """Format a line with a fact about the object above it."""
+    return f"  {label:<12} {text}"
+
+
+def warn(text: str) -> None:
+    """Print a warning where errors go, so that programs can read the standard output."""
+    sys.stderr.write(f"cerebro: warning: {text}\n")
+
+
 def crowd(workers: int, cores: int, devices: int = 1) -> str:
     """Return a warning if local devices outnumber processor cores, or an empty text."""
     if workers * devices <= cores:
         return ""
     if devices > 1:
         return (
-            f"warning: {counted(workers, 'worker')} with {devices} devices each: {workers * devices} sub-epochs at a "
+            f"{counted(workers, 'worker')} with {devices} devices each: {workers * devices} sub-epochs at a "
             f"time "
             f"share {cores} processor core(s) and slow each other down; a run takes no longer with one device per core"
         )
     return (
-        f"warning: {workers} workers share {cores} processor core(s) and slow each other down; "
+        f"{workers} workers share {cores} processor core(s) and slow each other down; "
         f"`cerebro scale --workers {cores}` has as many as there are cores"
     )
 
@@ -68,13 +90,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
-    """Format left-aligned columns; return no lines without rows."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format left-aligned columns below heads in capitals; return no lines without rows."""
     if not rows:
         return []
     lines = [heads, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return [
-        (indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
         for line in lines
     ]

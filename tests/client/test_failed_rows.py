@@ -58,10 +58,10 @@ def test_failed_rows_are_a_table(volumes: Volumes) -> None:
     assert table["error"][0] == "ValueError: 7\nmore"
     assert table.attrs["total"] == 2_002
     assert list(lines("etl-1", table, with_traceback=False)) == [
-        "split    id error",
-        "train    7  ValueError: 7",
-        "train    3  ValueError: 3",
-        "valid    a  ValueError: a",
+        "  SPLIT  ID  ERROR",
+        "  train  7   ValueError: 7",
+        "  train  3   ValueError: 3",
+        "  valid  a   ValueError: a",
         "2,002 rows of etl-1 failed; the first 3 are shown.",
     ]
     assert "      7" in list(lines("etl-1", table, with_traceback=True))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
 from cerebro.cli.parsing import amount
-from cerebro.cli.text import bytes_of, size, table
+from cerebro.cli.text import bytes_of, day, moment, size, table
 from cerebro.contract.accounts.quotas import DEFAULT
 from cerebro.errors import BadRequestError, validation_summary
 
@@ -76,7 +76,7 @@ def run_create(options: argparse.Namespace) -> int:
     record = created.record
     owner = f"{record.principal.name}, {record.principal.role}"
     print(
-        f"Token {record.id} of {owner}, until {_day(record.expires)}. It is shown once: save it as CEREBRO_TOKEN.",
+        f"Token {record.id} of {owner}, until {day(record.expires)}. It is shown once: save it as CEREBRO_TOKEN.",
         file=sys.stderr,
     )
     print(created.token)
@@ -90,7 +90,7 @@ def run_list(options: argparse.Namespace) -> int:
         print("You have no tokens: create one with `cerebro token create`.")
         return 0
     heads = ("TOKEN", "WHOSE", "ROLE", "PROJECTS", "SCOPES", "USED", "ENDS", "FOR")
-    print("\n".join(table(heads, rows, indent="")))
+    print(*table(heads, rows), sep="\n")
     return 0
 
 
@@ -138,8 +138,9 @@ def run_quota(options: argparse.Namespace) -> int:
             "No quota is set and no use is counted. Use is counted for experiments with a project and for users "
             "who sign in by name (docs/users.md)."
         )
+        return 0
     head = ("PROJECT", "OPEN RUNS", "HOURS IN 30 DAYS", "MODELS IN A RUN", "BYTES")
-    print("\n".join(table(head, rows, indent="")))
+    print(*table(head, rows), sep="\n")
     return 0
 
 
@@ -154,12 +155,11 @@ def _limit(limit: float | None) -> str:
 def run_audit(options: argparse.Namespace) -> int:
     """Run ``cerebro audit``; return the exit status."""
     entries = cluster_client(options.home).audit(options.last)
-    rows = [
-        (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.time)), e.by or "-", e.what) for e in entries
-    ]
+    rows = [(moment(e.time), e.by or "-", e.what) for e in entries]
     if not rows:
         print("The audit log is empty. It records sign-ins where people sign in by name (docs/users.md).")
-    print("\n".join(table(("TIME", "WHO", "WHAT"), rows, indent="")))
+        return 0
+    print(*table(("TIME", "WHO", "WHAT"), rows), sep="\n")
     return 0
 
 
@@ -187,11 +187,7 @@ def _row(record: TokenRecord, now: float) -> tuple[str, ...]:
         principal.role,
         ",".join(principal.projects) or "-",
         "all" if principal.scopes is None else ",".join(principal.scopes) or "none",
-        _day(record.used) if record.used else "never",
-        "expired" if record.expires <= now else _day(record.expires),
+        day(record.used) if record.used else "never",
+        "expired" if record.expires <= now else day(record.expires),
         record.label or "-",
     )
-
-
-def _day(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(time_s))

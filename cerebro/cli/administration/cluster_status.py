@@ -15,7 +15,7 @@ from typing import Any
 
 from cerebro.cli.administration.queue import ExperimentLog, cluster_json, queue_lines
 from cerebro.cli.experiments.status import load_readable
-from cerebro.cli.text import duration, size, table
+from cerebro.cli.text import detail, duration, size, table
 from cerebro.contract.records import ExperimentSummary, Replica, WorkerRecord, WorkerStatus
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.stored.health import HealthAnswer
@@ -59,9 +59,9 @@ def cluster_lines(info: ClusterInfo) -> list[str]:
     head = f"Cerebro {info.version} at {info.home}: {info.state}, for {duration(now - info.since)}"
     return [
         head,
-        f"  web page     {info.dispatcher}",
-        f"  TensorBoard  {info.tensorboard or 'not started'}",
-        f"  JupyterLab   {info.notebook or 'not started'}",
+        detail("web page", info.dispatcher),
+        detail("TensorBoard", info.tensorboard or "not started"),
+        detail("JupyterLab", info.notebook or "not started"),
         *_metrics_lines(info),
         "",
         *_service_lines(info, now),
@@ -76,7 +76,7 @@ def _metrics_lines(info: ClusterInfo) -> list[str]:
         for name, port in info.ports.items()
         if name.endswith(" metrics") and name.removesuffix(" metrics") in {s.name for s in info.services}
     ]
-    return [f"  metrics      {' '.join(web)} (with the token)", *(f"               {one}" for one in rest)]
+    return [detail("metrics", f"{' '.join(web)} (with the token)"), *(detail("", one) for one in rest)]
 
 
 def _service_lines(info: ClusterInfo, now: float) -> list[str]:

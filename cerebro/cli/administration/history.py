@@ -30,6 +30,6 @@ def _run(options: argparse.Namespace) -> int:
     forgotten = cluster_client(options.home).forget_history()
     print(
         f"{counted(forgotten, 'row')} of the history were removed. New sub-epochs are measured again, older ones are "
-        "not restored"
+        "not restored."
     )
     return 0

@@ -80,7 +80,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
 
 def _up(options: argparse.Namespace) -> int:
     from cerebro.cli.administration.web_page import sign_in_lines
-    from cerebro.cli.text import counted
+    from cerebro.cli.text import counted, detail
     from cerebro.local import cluster
 
     if options.foreground:
@@ -96,21 +96,21 @@ def _up(options: argparse.Namespace) -> int:
     each = f", {info.devices} devices each" if info.devices > 1 else ""
     print(f"Cerebro runs at {info.home} with {counted(info.workers, 'worker')}{each}.")
     _warn_if_crowded(info.workers, info.devices)
-    print(f"  web page     {info.dispatcher}")
-    print(f"  TensorBoard  {info.tensorboard or 'not started'}")
-    print(f"  JupyterLab   {info.notebook or 'not started'}")
+    print(detail("web page", info.dispatcher))
+    print(detail("TensorBoard", info.tensorboard or "not started"))
+    print(detail("JupyterLab", info.notebook or "not started"))
     print(*sign_in_lines(info), sep="\n")
-    print(f"  token        for JupyterLab and programs: cat {info.home}/run/token")
+    print(detail("token", f"for JupyterLab and programs: cat {info.home}/run/token"))
     print("See it with `cerebro status`, end it with `cerebro down`.")
     return 0
 
 
 def _warn_if_crowded(workers: int, devices: int) -> None:
-    from cerebro.cli.text import crowd
+    from cerebro.cli.text import crowd, warn
     from cerebro.runtime.usage.cores import available
 
     if warning := crowd(workers, available(), devices):
-        print(warning, file=sys.stderr)
+        warn(warning)
 
 
 def _up_in_foreground(options: argparse.Namespace) -> int:

@@ -37,8 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     kvs = cluster_client(options.home)
     usages = _container_usages(kvs)
     if not usages:
-        print("no worker has reported its use: see `cerebro status`")
-        return 1
+        raise NotFoundError("no worker has reported its use: see `cerebro status`")
     for role, found in recommend(usages, _peaks(kvs)).items():
         for line in lines(role, found):
             print(line)

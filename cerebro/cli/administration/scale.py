@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.parsing import amount
-from cerebro.cli.text import crowd
+from cerebro.cli.text import crowd, warn
 from cerebro.contract.texts import did_you_mean
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
 from cerebro.runtime.usage.cores import available
@@ -125,7 +125,7 @@ def _scale_here(home: str | None, workers: int, timeout_s: float) -> None:
 
     info = cluster.scale(home, workers, timeout_s=timeout_s)
     if warning := crowd(workers, available()):
-        _say(warning)
+        warn(warning)
     present = {service.name for service in info.services}
     kvs = KvsClient(info.kvs, info.token())
     for status in kvs.workers():

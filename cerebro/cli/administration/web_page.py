@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli.text import detail
+
 if TYPE_CHECKING:
     from cerebro.local.home import ClusterInfo
 
@@ -63,10 +65,10 @@ def sign_in_lines(info: ClusterInfo) -> list[str]:
     try:
         link = sign_in_link(client(info), info.dispatcher)
     except CerebroError:
-        return ["  sign in      with `cerebro open`"]
+        return [detail("sign in", "with `cerebro open`")]
     return [
-        f"  sign in      {link}",
-        "               once, within 10 minutes; `cerebro open` makes another link",
+        detail("sign in", link),
+        detail("", "once, within 10 minutes; `cerebro open` makes another link"),
     ]
 
 

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cerebro.cli.text import counted
+from cerebro.cli import text
+from cerebro.contract.texts import first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,13 +58,14 @@ def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[st
         yield f"The failed rows of {run} are unknown." if notes else f"No row of {run} failed."
         yield from notes
         return
-    width = max(len("id"), *(len(str(each)) for each in table["id"]))
-    yield f"{'split':<8} {'id':<{width}} error"
-    for row in table.itertuples():
-        yield f"{row.split:<8} {row.id!s:<{width}} {str(row.error).partition(chr(10))[0]}"
+    cells = [(str(row.split), str(row.id), first_line(str(row.error))) for row in table.itertuples()]
+    head, *lines_of_rows = text.table(("SPLIT", "ID", "ERROR"), cells)
+    yield head
+    for row, line in zip(table.itertuples(), lines_of_rows, strict=True):
+        yield line
         if with_traceback:
-            yield from (f"    {line}" for line in str(row.traceback).rstrip().splitlines())
+            yield from (f"    {each}" for each in str(row.traceback).rstrip().splitlines())
     total = max(int(table.attrs.get("total", 0)), len(table))
     more = "" if total == len(table) else f"; the first {len(table):,} are shown"
-    yield f"{counted(total, 'row')} of {run} failed{more}."
+    yield f"{text.counted(total, 'row')} of {run} failed{more}."
     yield from notes

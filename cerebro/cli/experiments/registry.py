@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
-from cerebro.cli.text import table
+from cerebro.cli.text import moment, table
 
 if TYPE_CHECKING:
     from cerebro.contract.stored.registry import ModelVersion, RegisteredModel
@@ -90,7 +89,7 @@ def _models(options: argparse.Namespace) -> int:
     else:
         models = kvs.registry()
     if options.json:
-        _say(json.dumps([model.model_dump(mode="json") for model in models], indent=1))
+        _say(json.dumps([model.model_dump(mode="json") for model in models], indent=2))
         return 0
     if not models:
         _say("No model is registered: register the best one with `cerebro register EXPERIMENT NAME`.")
@@ -110,9 +109,9 @@ def lines(models: tuple[RegisteredModel, ...], *, with_all: bool) -> list[str]:
             if with_all or version is model.versions[-1] or model.aliases_of(version.version)
         ]
         rows += [_row(version, model) for version in shown]
-    columns = ("version", "aliases", "metric", "from", "epoch", "registered", "by", "state")
+    columns = ("VERSION", "ALIASES", "METRIC", "FROM", "EPOCH", "REGISTERED", "BY", "STATE")
     reasons = [each.reason for model in models for each in model.unreadable]
-    return [*(table(columns, rows, indent="") if rows else ()), *reasons]
+    return [*table(columns, rows), *reasons]
 
 
 def _row(version: ModelVersion, model: RegisteredModel) -> tuple[str, ...]:
@@ -124,7 +123,7 @@ def _row(version: ModelVersion, model: RegisteredModel) -> tuple[str, ...]:
         value,
         f"{source.experiment}/{source.run}/{source.model}",
         str(source.epoch),
-        datetime.fromtimestamp(version.created, UTC).strftime("%Y-%m-%d %H:%M"),
+        moment(version.created),
         source.author,
         f"failed: {version.error}" if version.error else version.state,
     )
