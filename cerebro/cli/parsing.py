@@ -33,7 +33,10 @@ class OneLineParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(
                 None, f"{self.prog} has no {kind} {value!r}{did_you_mean(str(value), action.choices)}"
             )
-        super()._check_value(action, value)
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            hint = did_you_mean(str(value), known) or f"; choose one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"no choice {str(value)!r}{hint}")
 
 
 class GroupedParser(OneLineParser):

@@ -21,6 +21,7 @@ from cerebro.contract.stored.registry import (
     UnreadableVersion,
     VersionOutcome,
 )
+from cerebro.contract.texts import did_you_mean
 from kvs_api.logs.segment_store import SegmentStore
 from kvs_api.store import keys
 from kvs_api.store.database import text, translated
@@ -125,8 +126,9 @@ class RegistryStore(SegmentStore):
         with translated():
             fields: Any = self._redis.hgetall(keys.registered(name))
         if not fields:
-            names = ", ".join(sorted(self._names())[:10]) or "none yet"
-            raise errors.NotFoundError(f"no model is registered as {name!r}; registered are: {names}")
+            names = sorted(self._names())
+            hint = did_you_mean(name, names) or f"; registered are: {', '.join(names[:10]) or 'none yet'}"
+            raise errors.NotFoundError(f"no model is registered as {name!r}{hint}")
         return _model(name, fields)
 
     def registry(self, *, copying: bool = False) -> tuple[RegisteredModel, ...]:

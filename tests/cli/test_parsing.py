@@ -42,6 +42,10 @@ def test_each_command_is_in_one_group_of_the_help() -> None:
             "cerebro status has no option --tpo: did you mean --top? See cerebro status --help",
         ),
         ("status a b", "cerebro status takes no further argument 'b'. See cerebro status --help"),
+        (
+            "completion basch",
+            "argument SHELL: no choice 'basch': did you mean bash? See cerebro completion --help",
+        ),
         ("token creat", "cerebro token has no action 'creat': did you mean create? See cerebro token --help"),
         (
             "export mlfow x",

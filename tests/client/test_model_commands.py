@@ -160,7 +160,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (stop_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "is stopping: wait until"),
     (fail_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "fix it and request a new run"),
     (read_by_a_test, ADD, "", {"configurations": (GOOD,)}, ConflictError, "wait for test-1, or stop it first"),
-    (None, CLONE, "m09", {}, NotFoundError, "no model 'm09'; there is m01, m00"),
+    (None, CLONE, "m09", {}, NotFoundError, "no model 'm09'; there is m00, m01"),
     (None, CLONE, "m00", {"hyperparams": {"lrr": 1}}, NotFoundError, "no hyperparameter 'lrr'; there is lr"),
     (None, CLONE, "m00", {"at": "worst", "warm": True}, BadRequestError, "expected 'last', 'best' or"),
     (None, CLONE, "m00", {"at": True, "warm": True}, BadRequestError, "expected 'last', 'best' or"),

@@ -319,7 +319,7 @@ def test_missing_versions_are_named_with_the_existing_versions(trained: Trained)
     with pytest.raises(NotFoundError, match="m09"):
         trained.register("digits", "m09")
     trained.register("digits", "m00", alias="champion")
-    with pytest.raises(NotFoundError, match=r"no model is registered as 'digit'; registered are: digits"):
+    with pytest.raises(NotFoundError, match=r"no model is registered as 'digit': did you mean digits\?"):
         load_model("digit/1")
     with pytest.raises(NotFoundError, match=r"digits has no version 2; it has 1"):
         load_model("digits/2")

@@ -53,7 +53,7 @@ def opened(
         worker_set_status=lambda: WorkerSetStatus(pods=dict(pod_problems or {})),
         queued=lambda: queue or QueueAnswer(runs=()),
     )
-    connection: Any = SimpleNamespace(kvs=kvs)
+    connection: Any = SimpleNamespace(kvs=kvs, page_of=lambda name, fit: "")
     record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     return Session(connection, record, clock=lambda: now)
 

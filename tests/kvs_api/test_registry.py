@@ -155,7 +155,7 @@ def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
         one.move_alias("digits", AliasRequest(alias="champion", version=9))
     text_lines = lines((digits, other), with_all=True)
     assert len([line for line in text_lines if "cannot be read" in line]) == 2
-    assert any(line.startswith("digits/2 ") for line in text_lines)
+    assert any(line.startswith("  digits/2 ") for line in text_lines)
 
 
 def test_a_store_without_a_registry_lists_no_models(kvs: KvsClient) -> None:

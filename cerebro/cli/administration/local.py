@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.cli.parsing import amount
+from cerebro.contract.texts import did_you_mean
 from cerebro.errors import ClusterError
 
 _FOLLOW = ("tail", "-F", "-n")
@@ -210,8 +211,7 @@ def _log_files(folder: Path, name: str | None) -> list[Path]:
         chosen = [path for path in known if str(path.relative_to(folder)).removesuffix(".log") == name]
     if chosen:
         return chosen
-    names = ", ".join(
-        str(path.relative_to(folder)).removesuffix(".log") for path in known if path.parent == folder
-    )
+    names = [str(path.relative_to(folder)).removesuffix(".log") for path in known if path.parent == folder]
     problem = f"no log {name!r} in {folder}" if name else f"no logs in {folder}"
-    raise ClusterError(f"{problem}: " + (f"there are {names}" if names else "no cluster has run there"))
+    listed = f"; there are {', '.join(names)}" if names else "; no cluster has run there"
+    raise ClusterError(f"{problem}{did_you_mean(name or '', names) or listed}")

@@ -46,7 +46,9 @@ def test_without_a_name_the_best_model_of_all_fits_is_meant(volumes: Volumes) ->
     for dataset, expected in (("d1", ("fit-1", "m00", 2)), ("d2", ("fit-2", "m00", 1))):
         state = two_fits(dataset=dataset).state
         connection: Any = SimpleNamespace(
-            kvs=SimpleNamespace(archive=None, code=None), files=MountedFiles(volumes)
+            kvs=SimpleNamespace(archive=None, code=None),
+            files=MountedFiles(volumes),
+            page_of=lambda name, fit: "",
         )
         session: Any = SimpleNamespace(
             name="twice",
@@ -75,7 +77,9 @@ def test_results_need_no_cache_folder(volumes: Volumes, monkeypatch: pytest.Monk
     session: Any = SimpleNamespace(
         record=record("twice").model_copy(update={"archive": "a" * 64}),
         connection=SimpleNamespace(
-            kvs=SimpleNamespace(archive=lambda sha: b"", code=None), files=MountedFiles(volumes)
+            kvs=SimpleNamespace(archive=lambda sha: b"", code=None),
+            files=MountedFiles(volumes),
+            page_of=lambda name, fit: "",
         ),
         state=lambda: state,
         chosen_fit=lambda run: chosen_fit(state, run),
