@@ -153,7 +153,7 @@ class OpenExperiment:
             events=kvs,
             result_of=result_of,
         )
-        result.page = self.connection.page_of(self.name, run.id)
+        result.page = self.connection.page_of(record.name, run.id)
         return result
 
     def __repr__(self) -> str:

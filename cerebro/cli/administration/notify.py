@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
-from cerebro.cli.text import table
+from cerebro.cli.text import moment, table
 from cerebro.errors import BadRequestError, ClusterError, validation_summary
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run_list(options: argparse.Namespace) -> int:
         return 0
     rows = [_row(each, answer.statuses.get(each.id, TargetStatus())) for each in answer.targets]
     heads = ("TARGET", "TO", "RUNS", "EVENTS", "WHOSE", "SENT", "LAST", "FAILED", "ERROR")
-    print("\n".join(table(heads, rows, indent="")))
+    print(*table(heads, rows), sep="\n")
     return 0
 
 
@@ -121,7 +121,7 @@ def run_test(options: argparse.Namespace) -> int:
 
 
 def _row(target: NotificationTarget, status: TargetStatus) -> tuple[str, ...]:
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.last)) if status.last else "never"
+    last = moment(status.last) if status.last else "never"
     return (
         target.id,
         target.address,
