@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cerebro.contract.runs import FitPlan
@@ -27,7 +27,7 @@ from cerebro.figures.frame import (
     text,
 )
 from cerebro.figures.frame import axis as axis_of
-from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, dash, faint
+from cerebro.figures.palette import HUES, THEME_COLORS, Theme, ThemeColors, colour, dash, faint
 from cerebro.state import Model, Run
 
 Axis = Literal["epoch", "row", "time"]
@@ -194,7 +194,8 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
 ) -> Figure:
     """Draw `metric` over epochs, rows or time.
 
-    A diamond marks a model's best epoch, a cross the first non-finite value, a ring the start of a warm clone.
+    The best model's line is thick and labelled. A diamond marks a model's best epoch, a cross the first non-finite
+    value, a ring the start of a warm clone.
 
     Args:
         curves: most important first; of more than `MOST_LINES` the rest is not drawn, as the title says.
@@ -218,9 +219,12 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
             theme=theme,
             title=title,
         )
+    shown = restyled(shown)
     colors = THEME_COLORS[theme]
     scale = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
-    traces = list(_lines(shown, axis, scale, smoothing, theme))
+    best = _best(shown, mode) if len(shown) > 1 else None
+    traces = list(_lines(shown, axis, scale, smoothing, theme, best=best))
+    traces += _label(best, scale, smoothing, theme)
     traces += _diamonds(shown, metric, scale, axis, theme)
     traces += _branches(shown, scale, theme)
     traces += _crosses(shown, metric, scale, theme, is_log=is_log)
@@ -239,6 +243,45 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     )
 
 
+def restyled(curves: Sequence[Curve]) -> Sequence[Curve]:
+    """Renumber curves in the plan's order if two of them would have the same colour.
+
+    `Curve.index` decides the colour. Few models of a large plan would otherwise share colours by chance.
+    """
+    if len({curve.index % HUES for curve in curves}) == len(curves):
+        return curves
+    order = sorted(range(len(curves)), key=lambda position: curves[position].index)
+    index_of = {position: index for index, position in enumerate(order)}
+    return [replace(curve, index=index_of[position]) for position, curve in enumerate(curves)]
+
+
+def _best(shown: Sequence[Curve], mode: str) -> Curve | None:
+    """Return the curve with the best own value, the first of equal ones."""
+    sign = -1 if mode == "max" else 1
+    known = [curve for curve in shown if curve.own_values]
+    return min(known, key=lambda curve: (min(sign * y for y in curve.own_values), curve.index), default=None)
+
+
+def _label(best: Curve | None, scale: Duration, smoothing: float, theme: Theme) -> list[dict[str, Any]]:
+    """Write the name of the best model at the end of its line."""
+    if best is None:
+        return []
+    label = {
+        "type": "scatter",
+        "mode": "text",
+        "x": [scale.of(best.x[-1])],
+        "y": [smoothed(best.y, smoothing)[-1] if smoothing else best.y[-1]],
+        "text": [text(best.model)],
+        "textposition": "top left",
+        "textfont": {"color": THEME_COLORS[theme].ink, "size": 14},
+        "cliponaxis": False,
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "meta": {"role": "label"},
+    }
+    return [label]
+
+
 def smoothed(y: Sequence[float], weight: float) -> list[float]:
     """Return the exponential moving average, corrected for its start at zero (Kingma and Ba, ICLR 2015, section 3)."""
     average, found = 0.0, []
@@ -249,7 +292,7 @@ def smoothed(y: Sequence[float], weight: float) -> list[float]:
 
 
 def _lines(
-    shown: Sequence[Curve], axis: Axis, scale: Duration, smoothing: float, theme: Theme
+    shown: Sequence[Curve], axis: Axis, scale: Duration, smoothing: float, theme: Theme, *, best: Curve | None
 ) -> Iterator[dict[str, Any]]:
     where = {"epoch": "epoch %{x:d}", "row": "%{x:,d} rows", "time": f"%{{x:.4~g}} {scale.name}"}[axis]
     # Draw the most important line last, on top; the legend has it first.
@@ -273,7 +316,7 @@ def _lines(
             }  # fmt: skip
         yield common | {
             "y": smoothed(curve.y, smoothing) if smoothing else list(curve.y),
-            "line": {"color": tint, "dash": style, "width": 1.75},
+            "line": {"color": tint, "dash": style, "width": 3.5 if curve is best else 1.75},
             "hovertemplate": f"{text(curve.model)}: %{{y:.6~g}}<br>{where}<extra></extra>",
         }
 

@@ -1,6 +1,7 @@
 """Colours of models and themes.
 
-A model's colour follows its position in the run's plan, so it is the same in all figures, tables and runs. The hues
+A model's colour follows its position in the run's plan, so it is the same in all figures, tables and runs. Only
+`figures.curves.restyled` gives other colours, to models that would look alike in one figure. The hues
 are by Okabe and Ito (https://jfly.uni-koeln.de/color), distinct for colour-blind readers, with shades for each theme.
 Marks have a contrast of at least 3:1 to the background, texts 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11; tests check both).
 After eight hues the dashes change. After four dashes the looks repeat: model 33 looks like the first one.

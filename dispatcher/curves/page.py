@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, request
 
 from cerebro.errors import BadRequestError
-from cerebro.figures import Curve
-from dispatcher.curves.view import CurveQuery, CurvesView, curves
+from cerebro.figures.curves import restyled
+from dispatcher.curves.view import CurveQuery, curves
 from dispatcher.models.page import picked_models
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.live_pages import live_route
@@ -58,7 +58,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     )
     return {
         "view": view,
-        "ranked": _ranked(view) if view else (),
+        "ranked": restyled(view.curves) if view else (),
         "query": query,
         "mistake": mistake,
         "picked": picked,
@@ -69,15 +69,3 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "splits": SPLITS,
         "figure": figure,
     }
-
-
-def _ranked(view: CurvesView) -> list[Curve]:
-    """Sort curves by the objective, best first. Other metrics have no known direction, so they keep the plan's
-    order.
-
-    Models without a value come last.
-    """
-    if not view.is_objective:
-        return sorted(view.curves, key=lambda curve: (not curve.y, curve.index))
-    choose, sign = (max, -1) if view.mode == "max" else (min, 1)
-    return sorted(view.curves, key=lambda curve: (not curve.y, sign * choose(curve.y, default=0.0)))

@@ -111,11 +111,17 @@ def curves(read_model: ReadModel, query: CurveQuery) -> CurvesView | None:
         split=source,
         axis=query.axis,
         metrics=tuple(sorted({*columns.metrics, *live, request.metric})),
-        curves=tuple(_downsampled(curve, points, query) for curve in found),
+        curves=tuple(_downsampled(curve, points, query) for curve in _ranked(found, rows, request.mode)),
         shown=len(found),
         total=len(run.models),
         note=note,
     )
+
+
+def _ranked(found: list[Curve], rows: list[ModelSummary], mode: str) -> list[Curve]:
+    """Sort curves by the rank of their models, best first."""
+    rank = {row.id: position for position, row in enumerate(ranked(rows, mode))}
+    return sorted(found, key=lambda curve: rank[curve.model])
 
 
 def _source(run: Run, query: CurveQuery, *, is_live: bool) -> Source:

@@ -72,7 +72,9 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             open_logs = services.reader.read(name, lambda read_model: running(read_model, fit))
             return [(source.key, services.logs.size(name, source)) for source in open_logs]
 
-        return tabs.answer(name, "models", "models/model.html", view, finish, other_version=sizes)
+        return tabs.answer(
+            name, "models", "models/model.html", view, finish, other_version=sizes, about=model
+        )
 
 
 def _newest(logs: LogReader, name: str, open_logs: Sources) -> tuple[Source, str] | None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from cerebro.commands.rules import CommandKind
 from cerebro.contract.priority import shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
@@ -23,12 +24,15 @@ from cerebro.state.models import parallel_plans
 from cerebro.state.runs.pruning import removal_text
 from dispatcher.access.rights import allowed_commands
 from dispatcher.models.changes import ChangeRow, changes
+from dispatcher.models.failed import Frame, SameFailure, same_failure, user_frame
 from dispatcher.models.query import ModelQuery, matching, selected_columns
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
 from dispatcher.read_models.columns import FIXED, Column, Columns, hyperparameter
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, best_of_fit, failed_attempts
 
+_MAX_RETRIED = 500
+"""Maximum number of models that one button retries."""
 _FIRST_COLUMNS = ("id", "state", "best")
 _LAST_COLUMNS = ("latest", "epoch", "progress", "best_epoch")
 _LINEAGE_COLUMNS = ("lineage",)
@@ -144,6 +148,9 @@ class ModelView:
         previous, next: ids of its neighbours in the plan.
         epochs: epochs that it completed itself, without its parent's.
         failed_at: its failed attempt, if known.
+        failed_in: line of user code that raised its failure, if known.
+        same_failure: models that failed for the same reason; None unless it failed.
+        may_retry: models of `same_failure` that the user may retry.
         may: commands that the user may give.
         parallel_plans: in the order of preference; none for training on one device without trials.
         hyperparams: values of its next sub-epoch.
@@ -171,6 +178,9 @@ class ModelView:
     warning: str = ""
     """Warnings of its sub-epochs."""
     removal_text: str = ""
+    failed_in: Frame | None = None
+    same_failure: SameFailure | None = None
+    may_retry: tuple[str, ...] = ()
 
 
 def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
@@ -247,7 +257,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
             f"no model {name!r} in {run.id if run else 'any fit run'} of {read_model.record.name!r}"
         )
     found, ids, request = run.models[name], list(run.models), run.fit_request
-    checkpoints = run.kept_checkpoints(found)
+    checkpoints, same = run.kept_checkpoints(found), same_failure(read_model.table(run), name)
     return ModelView(
         run=run.id,
         metric=request.metric,
@@ -269,6 +279,13 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
         warning=run.models[name].failures.warning(run.models[name].own_sub_epochs),
         removal_text=removal_text(run, found) if found.is_pruned else "",
+        failed_in=user_frame(row.failure.traceback) if row.failure else None,
+        same_failure=same,
+        may_retry=tuple(
+            each
+            for each in (same.models if same else ())
+            if CommandKind.RETRY_MODEL in allowed_commands(read_model.state, run, run.models[each])
+        )[:_MAX_RETRIED],
     )
 
 

@@ -21,7 +21,6 @@ from cerebro.state.runs.goals import clock, forecast_lines
 from cerebro.state.tasks import verification_texts
 from dispatcher.data.view import SplitRow, newest_dataset, split_rows
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.models import Best, FailedAttempt, failed_attempts, found_best, shown_best
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
@@ -115,7 +114,6 @@ class Overview:
     failures: tuple[FailureGroup, ...]
     running: tuple[RunningTask, ...]
     pace: Throughput
-    schedule: ScheduleSummary | None
     splits: tuple[SplitRow, ...]
     scores: tuple[ScoreRow, ...]
     workers: tuple[WorkerRow, ...]
@@ -142,7 +140,6 @@ def overview(
         failures=tuple(_failures(run, read_model.table(run).failed())) if run else (),
         running=tuple(_running(read_model, open_runs)),
         pace=read_model.throughput(now),
-        schedule=schedule_summary(read_model, run, now) if run else None,
         splits=tuple(replace(row, parts=()) for row in split_rows(read_model, dataset, now))
         if dataset
         else (),

@@ -50,10 +50,16 @@ A plain tuple, because a long run has one per sub-epoch.
 
 @dataclass(frozen=True, kw_only=True)
 class TasksView(Paged):
-    """A page of tasks. `window`: time range of a fit run that has started."""
+    """A page of tasks.
+
+    Attributes:
+        window: time range of a fit run that has started.
+        zero: start of that run's first sub-epoch, in seconds since the epoch.
+    """
 
     rows: tuple[TaskRow, ...]
     window: WindowView | None = None
+    zero: float | None = None
 
 
 def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView | FromLog[TasksView]:
@@ -79,6 +85,7 @@ def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView
     return TasksView(
         rows=tuple(_row(state, each, devices) for each in page.rows),
         window=window_view(window, of_model=bool(query.model)) if window is not None else None,
+        zero=window.zero if window is not None else None,
         **page.fields(_total(state)),
     )
 
@@ -119,7 +126,7 @@ def _deferred(state: ExperimentState, query: TaskQuery, window: TimeRange) -> Fr
         ]
         page = page_of(rows, query.page, query.size)
         view = window_view(window, read, of_model=bool(query.model))
-        return TasksView(rows=tuple(page.rows), window=view, **page.fields(total))
+        return TasksView(rows=tuple(page.rows), window=view, zero=window.zero, **page.fields(total))
 
     return FromLog(make)
 

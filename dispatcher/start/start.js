@@ -9,8 +9,10 @@
   const drop = document.getElementById("drop");
   const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
   const AFTER_MS = 600;
-  const waiting = new Map();
+  const due = new Map(); // field -> timer of its next check
+  const queued = new Set(); // fields to check, one at a time: the server limits concurrent checks
   let transfer = null;
+  let running = null; // {name, request} of the check that runs
 
   // --- results below a field
 
@@ -33,7 +35,16 @@
     if (found) found.innerHTML = html;
   };
 
-  const send = (fields) =>
+  const busy = (name, text) => {
+    const found = document.getElementById(`${name}-found`);
+    if (!found) return;
+    const word = document.createElement("p");
+    word.className = "hint checking";
+    word.textContent = text;
+    found.replaceChildren(...(text ? [word] : []));
+  };
+
+  const send = (fields, started = () => {}) =>
     new Promise((resolve, reject) => {
       const body = new FormData();
       body.set("csrf", form.elements.csrf.value);
@@ -50,7 +61,7 @@
       request.addEventListener("error", () => reject(new Error("The server does not answer.")));
       request.addEventListener("abort", () => reject(new Error("")));
       request.send(body);
-      transfer = request;
+      started(request);
     });
 
   // --- locators and names, shortly after the last key
@@ -67,31 +78,52 @@
     const changed = Object.keys(filled).filter((name) => !["file", "author"].includes(name) && form.elements[name].value !== filled[name]);
     for (const name of changed) form.elements[name].value = filled[name];
     const keys = new Set(changed.map((name) => group(name)[0]));
-    for (const key of keys) await check(key); // one at a time: the server limits concurrent checks
+    for (const key of keys) check(key);
   };
 
-  const check = async (name) => {
+  // Check a field, and another one it belongs to. A newer value cancels the check of an older one.
+  const check = (name) => {
+    const key = group(name)[0];
+    clearTimeout(due.get(key));
+    due.delete(key);
+    queued.add(key);
+    if (running?.name === key) running.request?.abort();
+    work();
+  };
+
+  const work = async () => {
+    if (running || !queued.size) return;
+    const [name] = queued;
+    queued.delete(name);
+    running = { name, request: null };
+    await checked(name);
+    running = null;
+    if (queued.size) work();
+    else if (!due.size) document.dispatchEvent(new CustomEvent("start:checked"));
+  };
+
+  const checked = async (name) => {
     const names = group(name);
     const fields = names.map((each) => [each, form.elements[each].value]);
     if (name === "file") fields.push(["kept_archive", form.elements.kept_archive.value]);
     if (!fields.some(([, value]) => value.trim())) return names.forEach((each) => show(each, {}));
-    message.textContent = "Checking ...";
+    names.forEach((each) => form.elements[each].value.trim() && busy(each, "Checking \u2026"));
     try {
-      const answer = await send(fields);
-      if (names.some((each) => form.elements[each].value !== Object.fromEntries(fields)[each])) return; // the user typed in between
+      const answer = await send(fields, (request) => (running.request = request));
+      if (queued.has(name) || due.has(name)) return; // the user typed in between
       for (const each of names) show(each, answer.fields[each] || {});
       if (name === "file") await takeOver(answer);
-      message.textContent = "";
     } catch (error) {
-      message.textContent = `Not checked. ${error.message}`;
+      if (error.message) names.forEach((each) => form.elements[each].value.trim() && busy(each, `Not checked. ${error.message}`));
     }
   };
 
   form.addEventListener("input", ({ target }) => {
     if (target.type === "file" || target.type === "checkbox" || !target.name) return;
     const key = group(target.name)[0];
-    clearTimeout(waiting.get(key));
-    waiting.set(key, setTimeout(() => check(target.name), AFTER_MS));
+    clearTimeout(due.get(key));
+    due.set(key, setTimeout(() => check(key), AFTER_MS));
+    if (running?.name === key) running.request?.abort();
   });
 
   // --- the archive
@@ -105,7 +137,7 @@
     if (!chosen || isTooLarge) return;
     sending.hidden = false;
     try {
-      const answer = await send([["archive", chosen]]);
+      const answer = await send([["archive", chosen]], (request) => (transfer = request));
       show("archive", answer.fields.archive || {});
       if (answer.archive) {
         form.elements.kept_archive.value = answer.archive;
@@ -176,9 +208,31 @@
     take();
   });
 
-  form.addEventListener("submit", (event) => {
-    if (file.checkValidity()) return;
+  // Submission waits for the checks, and goes on unless a field needs a correction.
+  let isSending = false;
+  form.addEventListener("submit", async (event) => {
+    if (!file.checkValidity()) {
+      event.preventDefault();
+      file.focus();
+      return;
+    }
+    if (isSending) return;
+    [...due.keys()].forEach(check);
+    if (!running) return;
     event.preventDefault();
-    file.focus();
+    const button = event.submitter;
+    button.disabled = true;
+    message.textContent = "Waiting for the checks \u2026";
+    await new Promise((done) => document.addEventListener("start:checked", done, { once: true }));
+    button.disabled = false;
+    message.textContent = "";
+    const wrong = form.querySelector('[aria-invalid="true"]');
+    if (wrong) {
+      wrong.focus();
+      message.textContent = "A field needs a correction.";
+      return;
+    }
+    isSending = true;
+    form.requestSubmit(button);
   });
 })();

@@ -51,6 +51,7 @@ class Tabs:
         finish: Finish[T] = _identity,
         *,
         other_version: Callable[[], object] = tuple,
+        about: str = "",
     ) -> Response:
         """Return the page of a tab, or its fragment.
 
@@ -58,6 +59,7 @@ class Tabs:
             finish: default: the view's result is the template's variables.
             other_version: returns a value that changes whenever the result of `finish` changes without a new event.
                 Callable without a request context.
+            about: subject of the page for its title, such as a model; by default the tab.
 
         Raises:
             NotFoundError: the experiment does not exist.
@@ -79,7 +81,7 @@ class Tabs:
             head, acted, tags, found = reader.read(name, read)
             return render(
                 template,
-                title=_title(head, tab),
+                title=_title(head, tab, about),
                 is_live=head.is_live,
                 icon=head.state,
                 header=head,
@@ -117,7 +119,7 @@ def newest_command(state: ExperimentState, run: str, model: str = "") -> Command
     return next(found, None)
 
 
-def _title(head: Header, tab: str) -> str:
+def _title(head: Header, tab: str, about: str) -> str:
     share = f"{100 * head.run.done // head.run.total} % " if head.is_live and head.run.total else ""
     where = "" if tab == "overview" else f" · {tab}"
-    return f"{share}{head.state} · {head.name}{where}"
+    return f"{about} · {head.name}" if about else f"{share}{head.state} · {head.name}{where}"

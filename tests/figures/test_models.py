@@ -40,6 +40,33 @@ def test_a_hundred_curves_are_drawn_and_the_title_states_the_limit() -> None:
     assert title(found) == "loss: 100 of 10,000 models"
 
 
+def test_models_of_a_figure_have_different_colours() -> None:
+    """Positions in a large plan may share a colour; those drawn together don't. Without a conflict they keep theirs."""
+    given = [curve(i, 3) for i in (0, 8, 16, 32, 40)]
+    drawn = lines(figures.curves(given, metric="loss", mode="min"))
+    assert len({line["line"]["color"] for line in drawn}) == len(given)
+    (kept,) = (
+        line
+        for line in lines(figures.curves([curve(2), curve(3)], metric="l", mode="min"))
+        if line["name"] == "m03"
+    )
+    (alone,) = lines(figures.curves([curve(3)], metric="l", mode="min"))
+    assert kept["line"]["color"] == alone["line"]["color"]
+
+
+def test_the_best_model_is_thick_and_labelled() -> None:
+    given = [
+        Curve(model=f"m0{i}", index=i, x=(1.0, 2.0), y=(value, 0.5))
+        for i, value in enumerate((0.7, 0.9, 0.6))
+    ]
+    found = figures.curves(given, metric="accuracy", mode="max")
+    widths = {line["name"]: line["line"]["width"] for line in lines(found)}
+    assert [name for name, width in widths.items() if width == max(widths.values())] == ["m01"]
+    (label,) = traces(found, "label")
+    assert (label["text"], label["x"], label["y"]) == (["m01"], [2.0], [0.5])
+    assert not traces(figures.curves(given[:1], metric="accuracy", mode="max"), "label")
+
+
 @pytest.mark.parametrize("weight", [1.0, -0.1])
 def test_smoothing_beyond_its_range_is_refused(weight: float) -> None:
     """With a weight of one the curve would never move."""

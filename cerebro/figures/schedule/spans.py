@@ -198,7 +198,7 @@ def rows_with(known: Mapping[str, int], found: Iterable[Span]) -> dict[str, int]
 def spans(run: Run, now: float) -> list[Span]:
     """Return all attempts at a run's sub-epochs, by start, up to `now` in seconds of the store's clock.
 
-    Validation runs in the gaps and is not a sub-epoch.
+    Validation is not a sub-epoch: see `other_tasks`.
     """
     return _spans(run, now, {"train"})
 
@@ -206,13 +206,13 @@ def spans(run: Run, now: float) -> list[Span]:
 def other_tasks(run: Run, now: float) -> list[Span]:
     """Return the attempts at a fit run's other tasks, by start.
 
-    These are replicas, inspections, trials, search actions and re-executions. Those before the first sub-epoch have
-    negative times.
+    These are validations, replicas, inspections, trials, search actions and re-executions. Those before
+    the first sub-epoch have negative times.
     """
     return _spans(run, now, OTHER_TASK_KINDS) if run.kind == "fit" else []
 
 
-OTHER_TASK_KINDS = frozenset({"etl", "search", "verify", *MEASURING})
+OTHER_TASK_KINDS = frozenset({"valid", "etl", "search", "verify", *MEASURING})
 """Kinds of the other tasks in a schedule."""
 
 

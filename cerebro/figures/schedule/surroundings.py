@@ -15,6 +15,7 @@ from cerebro.figures.schedule.bars import MOST_MARKS, Canvas, seconds
 from cerebro.figures.schedule.spans import Absence, Span, TakenBar
 
 _TASKS = {
+    "valid": ("validation", "|"),
     "etl": ("making a partition", ""),
     "inspect": ("inspecting models", "."),
     "trial": ("measuring a parallel plan", "+"),
@@ -72,6 +73,7 @@ def task_words(spans: Sequence[Span]) -> str:
     """Summarize the other tasks and their time; empty without any."""
     counts = Counter(span.kind for span in spans)
     nouns = {
+        "valid": "validation",
         "etl": "partition made again",
         "inspect": "inspection",
         "trial": "trial",

@@ -111,6 +111,7 @@ def test_the_page_of_a_model_shows_its_history_and_commands(bench: Bench, browse
     assert "Best 0.9175 at epoch 1" in shown
     assert "trains m01, epoch 1, partition 1 committed worker-1 898" in shown
     assert "Stop model" in shown
+    assert "<title>m01 · digits · Cerebro</title>" in page
     assert 'data-step="previous" data-soft aria-label="Previous model: m00"' in page
     assert 'data-step="next" data-soft aria-label="Next model: m02"' in page
     failed = text_of(browser.get("/experiments/digits/models/m07").text)

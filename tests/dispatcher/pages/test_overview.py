@@ -23,6 +23,8 @@ def test_the_overview_starts_with_the_best_model(bench: Bench, browser: Browser)
     assert "trains m05, epoch 1, partition 0 worker-0" in page
     assert "failed 1\u00d7 ValueError: shapes differ user error" in page
     assert "etl-1 finished 2 /2" in page
+    assert "Makespan" not in page
+    assert page.index("Best model so far") < page.index("Needs you") < page.index("Running now")
     assert "train 1,796 1,796 0" in page
 
 

@@ -28,6 +28,7 @@ def test_the_schedule_tab_shows_a_running_fit(bench: Bench, browser: Browser) ->
         "Gap to the lower bound 13.2 s above the lower bound, including attempts that did not commit Idle 36.2 %"
         in page
     )
+    assert re.search(r"trains m00, epoch 1, partition 0 committed worker-0 898 \+0\.0 s", page)
     assert "the run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
     assert "2 so far 35.4 s 22.2 s 59.5 % 0.0 s 6.8 s" in page
     assert "1 17.4 s 8.0 s 117.5 % 0.0 s 18.8 s" in page
