@@ -83,8 +83,8 @@ def test_a_figure_that_failed_is_loaded_again_although_the_page_does_not_change(
     page.route(
         "**/figures/curves*", lambda route: route.fulfill(status=503, json={"message": "busy"}), times=1
     )
+    drawn = page.evaluate_handle("document.querySelector('#curves .plot').data")
     page.emulate_media(color_scheme="dark")
     page.wait_for_selector("#curves .figure-said:has-text('Outdated: busy')")
-    drawn = page.evaluate_handle("document.querySelector('#curves .plot').data")
     page.wait_for_function("(drawn) => document.querySelector('#curves .plot').data !== drawn", arg=drawn)
     page.wait_for_selector("#curves .figure-said:empty", state="attached")
