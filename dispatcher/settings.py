@@ -67,11 +67,14 @@ class Links:
     Attributes:
         tensorboard, notebook, grafana: ``CEREBRO_LINK_TENSORBOARD``, ``CEREBRO_LINK_NOTEBOOK``,
           ``CEREBRO_LINK_GRAFANA``.
+        docs: folder of the documentation that ``?`` links open (``CEREBRO_LINK_DOCS``). Its page ``web-page`` has a
+          heading for each tab.
     """
 
     tensorboard: str | None = None
     notebook: str | None = None
     grafana: str | None = None
+    docs: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +183,7 @@ class Settings:
                 tensorboard=_link(environment, "CEREBRO_LINK_TENSORBOARD"),
                 notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
                 grafana=_link(environment, "CEREBRO_LINK_GRAFANA"),
+                docs=_link(environment, "CEREBRO_LINK_DOCS"),
             ),
             auth_proxy=_proxy(environment),
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),

@@ -24,7 +24,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.contract.stored.registry import RegisteredModel
+from cerebro.contract.stored.registry import AliasRequest, ModelVersion, RegisteredModel, Registration
 from cerebro.contract.stored.segments import SegmentsAnswer
 
 ENTRIES_PER_READ = 1000
@@ -126,6 +126,15 @@ class Store(Protocol):
 
     def registry(self) -> tuple[RegisteredModel, ...]:
         """Return registered models, sorted by name."""
+
+    def registered_model(self, name: str) -> RegisteredModel:
+        """Return a registered model. Raises `NotFoundError` for an unknown name."""
+
+    def register_model(self, name: str, registration: Registration) -> ModelVersion:
+        """Add a version, whose files the controller copies."""
+
+    def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
+        """Move or remove an alias. Raises `ConflictError` if the version is not ready."""
 
     def reclaim(self) -> Reclaim:
         """Return data sets that no experiment uses."""

@@ -1,1 +1,1 @@
-"""The page of registered models, with their versions and aliases. Read-only."""
+"""The page of registered models: versions, aliases and downloads. Also registers models of experiments."""

@@ -85,6 +85,12 @@ class Registry:
         self._refreshing = threading.Lock()
         self._at, self._models = float("-inf"), tuple[RegisteredRow, ...]()
 
+    def forget(self) -> None:
+        """Read the registry again at the next access."""
+        with self._refreshing:
+            if self._at > float("-inf"):
+                self._at = self._monotonic() - WORKERS_S
+
     def models(self) -> tuple[RegisteredRow, ...]:
         """Return all models by name.
 

@@ -29,7 +29,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.contract.stored.registry import RegisteredModel
+from cerebro.contract.stored.registry import AliasRequest, ModelVersion, RegisteredModel, Registration
 from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
@@ -198,6 +198,45 @@ class FakeStore:
     def registry(self) -> tuple[RegisteredModel, ...]:
         self._called("registry")
         return self.registered
+
+    def registered_model(self, name: str) -> RegisteredModel:
+        self._called("registered_model")
+        for model in self.registered:
+            if model.name == name:
+                return model
+        raise NotFoundError(f"no model is registered as {name!r}")
+
+    def register_model(self, name: str, registration: Registration) -> ModelVersion:
+        """Add a version whose files are copied at once."""
+        self._called("register_model")
+        known = next((model for model in self.registered if model.name == name), None)
+        known = known or RegisteredModel(name=name, versions=())
+        version = ModelVersion(
+            name=name,
+            version=len(known.versions) + 1,
+            state="ready",
+            created=registration.epoch,
+            source=registration,
+            experiment=self.records[registration.experiment],
+            checkpoint=registration.checkpoint,
+        )
+        self._replace(known.model_copy(update={"versions": (*known.versions, version)}))
+        return version
+
+    def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
+        self._called("move_alias")
+        known = self.registered_model(name)
+        aliases = {alias: number for alias, number in known.aliases.items() if alias != request.alias}
+        if request.version is not None:
+            if not any(each.version == request.version and each.state == "ready" for each in known.versions):
+                raise ConflictError(f"version {request.version} of {name} is not ready")
+            aliases[request.alias] = request.version
+        return self._replace(known.model_copy(update={"aliases": aliases}))
+
+    def _replace(self, model: RegisteredModel) -> RegisteredModel:
+        others = [each for each in self.registered if each.name != model.name]
+        self.registered = tuple(sorted((*others, model), key=lambda each: each.name))
+        return model
 
     def audit(self) -> tuple[AuditEntry, ...]:
         self._called("audit")

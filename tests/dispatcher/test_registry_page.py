@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cerebro.contract.stored.registry import RegisteredModel, UnreadableVersion
-from tests.dispatcher.fakes import Bench
-from tests.dispatcher.gallery import registered_models
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.gallery import gallery, registered_models
 
 
 @pytest.fixture
@@ -46,3 +48,59 @@ def test_an_unreadable_version_is_shown_with_its_reason(bench: Bench) -> None:
     text = bench.signed_in().get("/registry").text
     assert text.count("version 9 of the registered model &#39;digits&#39; cannot be read") == 2
     assert "<strong>champion</strong>" in text
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    return gallery(tmp_path).signed_in()
+
+
+def test_a_model_is_registered_from_its_page(browser: Browser) -> None:
+    """As a new version with an alias; the registry links its model and a download."""
+    assert "Register m00" in browser.get("/experiments/digits/models/m00").text
+    fields = {"run": "fit-1", "model": "m00", "name": "fresh", "alias": "champion"}
+    assert browser.post("/experiments/digits/register", fields, form="/registry").status_code == 303
+    page = browser.get("/registry").text
+    assert "Remove champion from version 1" in page
+    assert "/experiments/digits/models/m00?fit=fit-1" in page
+    assert "/registry/fresh/1/file" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"name": "No"}, 400),
+        ({"alias": "3"}, 400),
+        ({"model": "nobody"}, 404),
+        ({"model": "m06"}, 404),
+    ],
+)
+def test_a_wrong_registration_is_refused(browser: Browser, changes: dict[str, str], status: int) -> None:
+    """Invalid names; models that do not exist or have no checkpoint."""
+    fields = {"run": "fit-1", "model": "m00", "name": "fresh", "alias": "champion"} | changes
+    assert browser.post("/experiments/digits/register", fields, form="/registry").status_code == status
+    assert "model-fresh" not in browser.get("/registry").text
+
+
+def test_aliases_move_and_are_removed(browser: Browser) -> None:
+    """Only to ready versions."""
+    form = "/registry"
+    alias = {"alias": "best", "version": "1"}
+    assert browser.post("/registry/digits/aliases", alias, form=form).status_code == 303
+    assert "<strong>best</strong>" in browser.get("/registry").text
+    assert browser.post("/registry/digits/aliases", alias | {"version": "2"}, form=form).status_code == 409
+    assert browser.post("/registry/digits/aliases", {"alias": "best"}, form=form).status_code == 400
+    removed = {"alias": "best", "remove": "1"}
+    assert browser.post("/registry/digits/aliases", removed, form=form).status_code == 303
+    assert "<strong>best</strong>" not in browser.get("/registry").text
+
+
+def test_a_version_is_downloaded(browser: Browser, tmp_path: Path) -> None:
+    """Under its name and version; a version without files is not found."""
+    file = tmp_path / "checkpoints" / ".registry" / "digits" / "v1" / "model.pt"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"weights")
+    answer = browser.get("/registry/digits/1/file")
+    assert answer.data == b"weights"
+    assert "digits-v1.pt" in answer.headers["Content-Disposition"]
+    assert browser.get("/registry/digits/2/file").status_code == 404

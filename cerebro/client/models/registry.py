@@ -20,6 +20,7 @@ from cerebro.client.connection import Connection, author, connect
 from cerebro.client.files import cache_folder
 from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.results.model import TrainedModel
+from cerebro.commands.registration import registration_of
 from cerebro.contract.base import Name
 from cerebro.contract.stored.registry import Alias, AliasRequest, ModelVersion, Registration
 from cerebro.contract.stored.registry import RegisteredModel as RegisteredName
@@ -144,35 +145,10 @@ class RegistryMixin(OpenExperiment):
         if model is None:
             best = result.best
             result, model = self.result(best.run), best.id
-        run = session.state().runs[result.run]
         trained = result.model(model, epoch)
         if trained.removal_text:
             raise NotFoundError(trained.removal_text)
-        state, request = run.models[model], run.fit_request
-        dataset = session.state().datasets.get(run.plan.dataset) if run.plan else None
-        metrics = {
-            f"{split}/{metric}": value
-            for split, values in (
-                ("train", state.training_metrics(trained.epoch) if trained.epoch else {}),
-                ("valid", state.validation.metrics.get(trained.epoch, {})),
-            )
-            for metric, value in values.items()
-        }
-        return Registration(
-            experiment=session.name,
-            run=run.id,
-            model=trained.id,
-            epoch=trained.epoch,
-            checkpoint=trained.checkpoint,
-            code=request.code,
-            fitted=dataset.fitted if dataset else None,
-            dataset=dataset.id if dataset else "",
-            hyperparams=trained.hyperparams,
-            metric=trained.metric,
-            value=trained.value,
-            metrics=metrics,
-            author=author(),
-        )
+        return registration_of(session.state(), model, run=result.run, epoch=epoch, author=author())
 
     def _register(self, name: str, registration: Registration, *, alias: str | None) -> RegisteredModel:
         connection = self._session.connection

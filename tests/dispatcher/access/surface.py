@@ -22,6 +22,7 @@ _EXAMPLES = {
     "figure": "curves",
     "filename": "style.css",
     "what": "change",
+    "number": "1",
 }
 
 
