@@ -67,8 +67,8 @@ class Links:
     Attributes:
         tensorboard, notebook, grafana: ``CEREBRO_LINK_TENSORBOARD``, ``CEREBRO_LINK_NOTEBOOK``,
           ``CEREBRO_LINK_GRAFANA``.
-        docs: folder of the documentation that ``?`` links open (``CEREBRO_LINK_DOCS``). Its page ``web-page`` has a
-          heading for each tab.
+        docs: ``CEREBRO_LINK_DOCS``, the page *The web page* of the documentation site. The ``?`` of a tab links its
+          heading there; without the setting there is no ``?``.
     """
 
     tensorboard: str | None = None

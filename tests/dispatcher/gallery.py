@@ -16,6 +16,7 @@ from cerebro.contract.events import (
     RunStarted,
     SchedulePlanned,
     SchedulerChanged,
+    TagsChanged,
 )
 from cerebro.contract.records import (
     AuditEntry,
@@ -93,7 +94,11 @@ def gallery(folder: Path) -> Bench:
         store=store,
         settings=settings(
             volumes=volumes,
-            links=Links(tensorboard="http://127.0.0.1:6006", notebook="http://127.0.0.1:8888"),
+            links=Links(
+                tensorboard="http://127.0.0.1:6006",
+                notebook="http://127.0.0.1:8888",
+                docs="http://127.0.0.1:9/web-page",
+            ),
         ),
     )
     for story in (
@@ -218,6 +223,8 @@ def _digits(store: FakeStore, volumes: Volumes) -> Story:
         ("worker-0", "m01", 2, 0, 4.0),
     ]
     story.append(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    story.append(TagsChanged(tags={"stage": "baseline", "note": "Two lines\nof text."}, by="ada"))
+    story.append(TagsChanged(tags={"keep": "", "note": "plateau"}, run="fit-1", model="m00", by="ada"))
     store.codes[CODE] = CodeRecord(
         sha256=CODE, fingerprint=CODE, class_name="Digits", source="class Digits:\n    pass", encoded="x"
     )

@@ -15,8 +15,9 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints
 from dispatcher.code.view import chosen, hashes
+from dispatcher.pages.live_pages import TABS
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.settings import AuthProxy, Settings
+from dispatcher.settings import AuthProxy, Links, Settings
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
 
@@ -208,3 +209,19 @@ def test_wrong_settings_are_reported_by_name(variables: dict[str, str], match: s
     """By variable name, before the server listens."""
     with pytest.raises(ClusterError, match=match):
         Settings.from_environment(NEEDED | variables)
+
+
+def test_each_tab_links_its_heading_in_the_documentation() -> None:
+    """The headings exist; without an address there is no link."""
+    bench = Bench(settings=settings(links=Links(docs="https://docs.example.org/web-page")))
+    bench.store.add(running_story())
+    guide = (Path(__file__).parents[2] / "docs" / "web-page.md").read_text(encoding="utf-8")
+    browser = bench.signed_in()
+    for tab, label, _ in TABS:
+        path = "" if tab == "overview" else f"/{tab}"
+        assert f"https://docs.example.org/web-page#{tab}" in browser.get(f"/experiments/digits{path}").text
+        assert f"\n### {label}\n" in guide
+        assert tab == label.lower()
+    plain = Bench()
+    plain.store.add(running_story())
+    assert "Documentation of the tab" not in plain.signed_in().get("/experiments/digits").text

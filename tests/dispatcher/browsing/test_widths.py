@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.gallery import registered_models
 from tests.dispatcher.search_logs import log_of
 from tests.dispatcher.stories import Story, record
 from tests.e2e.browser import overflow, sign_in
@@ -43,6 +44,7 @@ def signed_in(page: Page, address: str, bench: Bench) -> Page:
         story.fail(f"fit-1/train/{model}/e1/p0", "worker-0", "ValueError: shapes differ")
     story.finish(error="all 2 models failed: ValueError: shapes differ")
     bench.store.add(story)
+    bench.store.registered = registered_models()
     bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
     sign_in(page, address, TOKEN)
     return page
@@ -56,6 +58,8 @@ def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None
         "/experiments/digits/models",
         "/experiments/digits/analysis",
         "/experiments/asha/search",
+        "/experiments/digits/models/m00",
+        "/registry",
         "/compare?pick=digits/m00,asha/m08,asha/m01,asha/m02,asha/m03,asha/m04&all=1",
     ):
         signed_in.goto(address + path)
