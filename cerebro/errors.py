@@ -266,6 +266,10 @@ def validation_summary(problems: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
+class PluginError(PermanentError):
+    """An installed package cannot add its technique or procedure: its import failed, or its name is taken."""
+
+
 class ServerError(RetryableError):
     """An internal error of kvs_api; its log has the traceback."""
 

@@ -50,7 +50,7 @@ class Answered:
         return actions
 
 
-class _Recorder:
+class Recorder:
     """Wraps a user's procedure: checks each action and records it."""
 
     def __init__(self, procedure: Procedure, name: str) -> None:
@@ -58,9 +58,11 @@ class _Recorder:
         self.actions: list[Any] = []
 
     def begin(self, facts: Facts) -> list[Action]:
+        """Return the procedure's first actions."""
         return self._checked("begin", self._procedure.begin(facts))
 
     def on_report(self, report: Report) -> list[Action]:
+        """Return the procedure's actions after a report."""
         return self._checked("on_report", self._procedure.on_report(report))
 
     def take(self) -> Actions:
@@ -118,7 +120,7 @@ def answer(request: ActionsRequest, make: Callable[[], Any]) -> tuple[Actions, .
     choice = request.search.procedure
     assert isinstance(choice, OwnProcedure)
     reports, known = unpacked(request.log)
-    recorder = _Recorder(make(), choice.name)
+    recorder = Recorder(make(), choice.name)
     search = search_of(request, recorder)
     answers: list[Actions] = []
     for number in range(len(reports) + 1):

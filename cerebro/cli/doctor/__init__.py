@@ -19,6 +19,7 @@ __all__ = ["Case", "Finding", "Verdict", "examine"]
 CHECKS: dict[str, Callable[[Case], Finding]] = {
     "python": installation.python,
     "packages": installation.packages,
+    "plugins": installation.plugins_of_packages,
     "torch": installation.torch,
     "database": installation.database_server,
     "cores": machine.cores,

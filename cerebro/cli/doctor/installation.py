@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.local import database, requirements
+from cerebro.runtime import plugins
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_DATABASE = (6, 2)
@@ -54,6 +55,24 @@ def packages(case: Case) -> Finding:
             "boto3 is not installed: s3:// locators will not work", f"{sys.executable} -m pip install boto3"
         )
     return ok(f"all {len(requirements.PACKAGES) + 1} are installed")
+
+
+def plugins_of_packages(case: Case) -> Finding:
+    """Check that techniques and procedures of installed packages can be loaded."""
+    from typing import get_args
+
+    from cerebro.client.search.requests import BuiltIn
+    from cerebro.techniques.named import KINDS
+
+    built_in: dict[plugins.Group, list[str]] = {
+        "techniques": [*KINDS],
+        "procedures": [kind.__name__ for kind in get_args(BuiltIn)],
+    }
+    found = [each for group in plugins.GROUPS for each in plugins.installed(group)]
+    problems = [problem for group, names in built_in.items() for problem in plugins.problems(group, names)]
+    if problems:
+        return warn("; ".join(problems), f"{sys.executable} -m pip uninstall the package, or upgrade it")
+    return ok(", ".join(f"{each.name} of {each.package}" for each in found) or "no package adds any")
 
 
 def torch(case: Case) -> Finding:

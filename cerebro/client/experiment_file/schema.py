@@ -45,8 +45,8 @@ from cerebro.contract.search import (
     Random,
 )
 from cerebro.data.tables.locators import parse_locators
-from cerebro.errors import DataError, ExperimentFileError, LocatorError
-from cerebro.runtime import checked_yaml
+from cerebro.errors import DataError, ExperimentFileError, LocatorError, PluginError
+from cerebro.runtime import checked_yaml, plugins
 from cerebro.runtime.checked_yaml import Part
 from cerebro.usercode.named import Named
 
@@ -78,7 +78,7 @@ def _space(value: Any) -> Any:
 
 
 def _search(value: Any) -> Any:
-    procedure = resolve_calls(value, _PROCEDURES, is_strict=True)
+    procedure = resolve_calls(value, _PROCEDURES | _procedures_of_packages(value), is_strict=True)
     if not isinstance(procedure, str):
         return procedure
     if ":" not in procedure:
@@ -86,6 +86,21 @@ def _search(value: Any) -> Any:
             f"{procedure!r}: expected a call such as ASHA(), or module:Class of your own procedure"
         )
     return Named.parse(procedure)
+
+
+def _procedures_of_packages(value: Any) -> dict[str, Callable[..., Any]]:
+    """Return the procedure of an installed package that a text calls, by name."""
+    name = value.partition("(")[0].strip() if isinstance(value, str) else ""
+    plugin = plugins.find("procedures", name) if name and name not in _PROCEDURES else None
+    if plugin is None:
+        return {}
+    found = plugin.load()
+    if not callable(found):
+        raise PluginError(
+            f"{plugin.place} of the package {plugin.package} is {found!r}, expected a class with the methods of "
+            "cerebro.search.Procedure"
+        )
+    return {name: found}
 
 
 def _stop(value: Any) -> Any:

@@ -22,13 +22,14 @@ from cerebro.client.requests.run_requests import (
     resolve_fit,
 )
 from cerebro.client.requests.techniques import resolve_techniques
+from cerebro.client.search.requests import BuiltIn
 from cerebro.contract import priority
 from cerebro.contract.base import Contract
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Request
 from cerebro.data.tables.locators import parse_locators
-from cerebro.errors import ExperimentFileError, PermanentError, SearchError
+from cerebro.errors import ExperimentFileError, PermanentError, SearchError, SpecError
 from cerebro.runtime.checked_yaml import located_message
 from cerebro.usercode.named import Named, encoded
 
@@ -147,17 +148,16 @@ class _Reader:
         flat = file.fit.explicit
         with self._located_errors("fit", "search"):
             if isinstance(procedure := flat.get("search"), Named):
-                raise SearchError(
-                    f"{procedure.text} is a search procedure of your own, which the web page cannot import: "
-                    "start the experiment with `cerebro run` or from a notebook"
-                )
+                raise SearchError(_not_here(f"{procedure.text} is a search procedure of your own"))
+            if procedure is not None and not isinstance(procedure, BuiltIn):
+                raise SearchError(_not_here(f"{type(procedure).__name__} is a search procedure of a package"))
         with self._located_errors("fit"):
             options = FitOptions.from_flat(flat)
             fit_goal = goal(options.limits, now=time.time())
             search_request, models = resolve_fit(
                 None, file.fit.space, options, has_validation_split=has_validation_split
             )
-            technique_fields = resolve_techniques(options.parallelism, workers={}, put_code=lambda code: code)
+            technique_fields = resolve_techniques(options.parallelism, workers={}, put_code=_refuse)
         code = self._encoded(file.fit.spec).sha256
         return fit_request(
             code, search_request, models, options, technique_fields=technique_fields, goal=fit_goal
@@ -179,6 +179,16 @@ class _Reader:
             raise ExperimentFileError(
                 located_message(self._request.text, _SOURCE, place, problem)
             ) from problem
+
+
+def _refuse(code: CodeRecord) -> CodeRecord:
+    raise SpecError(_not_here(f"{code.class_name} is a technique of a package"))
+
+
+def _not_here(what: str) -> str:
+    return (
+        f"{what}, which the web page cannot send: start the experiment with `cerebro run` or from a notebook"
+    )
 
 
 def _evaluation(kind: Literal["test", "predict"], part: WithModels) -> EvaluateRequest:

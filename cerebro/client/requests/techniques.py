@@ -15,7 +15,8 @@ from cerebro.client.connection import author
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import MAX_GANG_SIZE, Params, TechniqueChoice
 from cerebro.contract.records import CodeRecord
-from cerebro.errors import SpecError
+from cerebro.errors import PluginError, SpecError
+from cerebro.runtime import plugins
 from cerebro.techniques import Technique
 from cerebro.techniques.named import KINDS
 from cerebro.usercode.encoding import encode
@@ -29,8 +30,8 @@ class Parallelism:
     """Parallel plans that a sub-epoch may use, for `Experiment.run_fit(parallelism=...)`.
 
     Attributes:
-        techniques: parallel techniques: names (``"single"``, ``"ddp"``, ...) or objects of `cerebro.techniques`, also
-            your own. Default: one device, and more only for models that do not fit.
+        techniques: parallel techniques: names (``"single"``, ``"ddp"``, ..., or from an installed package) or objects
+            of `cerebro.techniques`, also your own. Default: one device, and more only for models that do not fit.
         gpus: allowed numbers of devices per sub-epoch, such as ``[1, 2]``. Default: chosen by Cerebro.
         trials: ``"auto"`` (default) to measure parallel plans before choosing one, or ``"never"``.
         gang: workers that train each sub-epoch together, each on its own partition. Default 1. Useful with fewer models
@@ -167,9 +168,7 @@ _CHOICES = (
 
 def _named(technique: object) -> tuple[str, Technique]:
     if isinstance(technique, str):
-        if technique not in KINDS:
-            raise SpecError(f"there is no technique {technique!r}. {_CHOICES}")
-        return technique, KINDS[technique]()
+        return technique, KINDS[technique]() if technique in KINDS else _of_package(technique)
     if isinstance(technique, type) and issubclass(technique, Technique):
         raise SpecError(
             f"techniques takes objects: pass {technique.__name__}() instead of {technique.__name__}"
@@ -184,6 +183,22 @@ def _named(technique: object) -> tuple[str, Technique]:
             f"{type(technique).__name__} has the name {name!r} of a built-in technique: give it another name"
         )
     return name, technique
+
+
+def _of_package(name: str) -> Technique:
+    """Return the technique of an installed package."""
+    plugin = plugins.find("techniques", name)
+    if plugin is None:
+        others = plugins.names("techniques")
+        more = f". Installed packages add {', '.join(others)}" if others else ""
+        raise SpecError(f"there is no technique {name!r}. {_CHOICES}{more}")
+    kind = plugin.load()
+    if not (isinstance(kind, type) and issubclass(kind, Technique) and kind.name == name):
+        raise PluginError(
+            f"{plugin.place} of the package {plugin.package} is {kind!r}, expected a subclass of "
+            f"cerebro.techniques.Technique whose name is {name!r}"
+        )
+    return kind()
 
 
 def _choice(name: str, technique: Technique) -> TechniqueChoice:
