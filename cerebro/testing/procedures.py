@@ -100,14 +100,16 @@ def _check_run(
     search.begin()
     for report in run.reports:
         search.on_report(report)
-    before, now = first.take(), second.take()
-    if actions_line(before) != actions_line(now):
-        pairs = zip(before, now, strict=False)
-        number = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(before), len(now)))
+    earlier, later = first.take(), second.take()
+    if actions_line(earlier) != actions_line(later):
+        pairs = zip(earlier, later, strict=False)
+        number = next(
+            (n for n, (one, other) in enumerate(pairs) if one != other), min(len(earlier), len(later))
+        )
         raise SearchError(
             f"a new object returned other actions for the same reports (order {seed}): action {number} was "
-            f"{_at(before, number)}, then {_at(now, number)}. Actions may depend only on reports; random numbers come "
-            "from facts.rng(number)"
+            f"{_at(earlier, number)}, then {_at(later, number)}. Actions may depend only on reports; random numbers "
+            "come from facts.rng(number)"
         )
 
 

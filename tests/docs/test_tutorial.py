@@ -112,7 +112,8 @@ def test_the_examples_of_the_guides_run_after_the_tutorial(user: User, output: s
 
 def test_every_page_with_code_is_run_by_a_test() -> None:
     """A block that no test can run is marked `py` instead of `python`."""
-    elsewhere = {"coming-from"}  # tests/worker/training/test_adapters.py, tests/examples/test_docs.py
+    # tests/worker/training/test_adapters.py, tests/examples/test_docs.py, tests/search/test_check_procedure.py
+    elsewhere = {"coming-from", "extend"}
     pages = {path.stem for path in ROOT.glob("docs/*.md") if blocks(path)}
     assert pages == {"tutorial", *NEXT, *GUIDES, *elsewhere}
 

@@ -189,8 +189,8 @@ def _of_package(name: str) -> Technique:
     """Return the technique of an installed package."""
     plugin = plugins.find("techniques", name)
     if plugin is None:
-        others = plugins.names("techniques")
-        more = f". Installed packages add {', '.join(others)}" if others else ""
+        installed = plugins.names("techniques")
+        more = f". Installed packages add {', '.join(installed)}" if installed else ""
         raise SpecError(f"there is no technique {name!r}. {_CHOICES}{more}")
     kind = plugin.load()
     if not (isinstance(kind, type) and issubclass(kind, Technique) and kind.name == name):
