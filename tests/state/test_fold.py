@@ -25,6 +25,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
     SchedulerChanged,
+    TagsChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -67,6 +68,7 @@ def commands(draw: st.DrawFn) -> Any:
                 *[ModelRetried(run=run, model=model)] * 3,
                 SchedulerChanged(run=run, scheduler="random"),
                 ExperimentArchived(is_archived=True),
+                TagsChanged(tags={"a": "b", "c": None}, run=run, model=model),
                 DeletionRequested(),
             ]
         )
