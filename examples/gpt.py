@@ -29,9 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, SubEpochSpec, data_folder
+from cerebro import ETLSpec, Experiment, Hints, SubEpochSpec, data_folder
 from cerebro.errors import CerebroError, LocatorError
-from cerebro.spec import Hints
 
 SUCCESSORS = 4
 """Number of equally likely tokens after each token. The lowest possible loss is log(4) = 1.386."""
