@@ -144,7 +144,10 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         },
         "logs": {"format": "text"},
         "dispatcher": {
-            "links": {"grafana": "https://grafana.example.org/d/cerebro"},
+            "links": {
+                "grafana": "https://grafana.example.org/d/cerebro",
+                "docs": "https://docs.example.org/web-page",
+            },
             "auth": {"header": "X-Forwarded-User", "proxies": ["10.0.0.0/8", "192.168.1.7"]},
         },
     },
