@@ -126,7 +126,7 @@ def dry_run_plans(parallelism: Parallelism) -> list[tuple[Technique, int]]:
         if not sizes:
             numbers = ", ".join(map(str, gpus or ()))
             raise SpecError(
-                f"{name} cannot use {numbers} devices: it uses {technique.least} to {technique.most}"
+                f"{name} uses {technique.least} to {technique.most} devices, but gpus is {numbers}"
             )
         plans += [(technique, size) for size in sizes]
     return plans
