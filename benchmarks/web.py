@@ -29,7 +29,7 @@ from benchmarks.web_store import NAME, RUN, Size, Work, seed
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs.client import KvsClient
 
-PAGE_MS, NEWS_S, LOAD_PERCENT, MEMORY_MB = 300.0, 2.0, 2.0, 250.0
+PAGE_MS, OVERVIEW_MS, NEWS_S, LOAD_PERCENT, MEMORY_MB = 300.0, 100.0, 2.0, 2.0, 250.0
 
 VIEWERS, POLL_S = 50, 1.5
 _SUB_EPOCH_EVERY_S = 1.0
@@ -109,6 +109,14 @@ def benchmark() -> list[Figure]:
                 f"committed",
                 f"the first viewer waited {found.caught_up_s:.0f} s until the whole run was read",
             ),
+        ),
+        Figure(
+            what=f"{what}: server time of the overview, 95th percentile",
+            measured=f"median {statistics.median(found.pages['experiment']):.0f} ms",
+            ratio=_p95(found.pages["experiment"]),
+            bar=OVERVIEW_MS,
+            sense="at most",
+            measure="ms",
         ),
         *figures(found.looked, what),
         Figure(

@@ -19,7 +19,7 @@ from dispatcher.pages.live_pages import TABS
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page, ViewportSize
 
-CHART_S, WEIGHT_KB = 1.5, 150.0
+CHART_S, WEIGHT_KB, OVERVIEW_KB = 1.5, 150.0, 60.0
 
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = (
@@ -127,6 +127,14 @@ def figures(found: Looked, what: str) -> list[Figure]:
             sense="at most",
             measure="kB",
             notes=("kB by tab: " + ", ".join(f"{tab} {size / 1e3:.0f}" for tab, size in found.sent.items()),),
+        ),
+        Figure(
+            what=f"{what}: weight of the overview without plotly's script, its figure's data included",
+            measured=f"{found.sent['overview'] / 1e3:.0f} kB",
+            ratio=found.sent["overview"] / 1e3,
+            bar=OVERVIEW_KB,
+            sense="at most",
+            measure="kB",
         ),
     ]
 

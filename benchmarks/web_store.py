@@ -339,6 +339,7 @@ class Work:
                 "epoch": EPOCHS,
                 "partition": PARTITIONS - 1,
                 "sub_epoch": EPOCHS * PARTITIONS - 1,
+                "position": {},
                 "checkpoint": None,
             }
         )
