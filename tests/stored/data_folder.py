@@ -44,6 +44,7 @@ def results_of(experiment: Experiment) -> dict[str, Any]:
         "grid": ranking(grid),
         "search": ranking(search),
         "failures": grid.failures(),
+        "tags": [experiment.tags(), experiment.tags(model="m01", run="fit-1")],
         "weights": digest(grid.best),
         "registered": [version.version for version in registered.versions],
         "aliases": registered.aliases,
@@ -92,6 +93,8 @@ def make(lab: Lab) -> Experiment:
     experiment.run_test(["m00", "m01"], fit="fit-1", progress=False)
     experiment.run_predict(fit="fit-1", progress=False)
     experiment.register(REGISTERED, "m01", fit="fit-1", alias="champion")
+    experiment.set_tag("stage", "candidate", model="m01", run="fit-1")
+    experiment.set_tag("note", "stored for later versions")
     experiment.run_test(split="train", progress=False)
     return experiment
 
