@@ -23,6 +23,11 @@ class OneLineParser(argparse.ArgumentParser):
         if name := next((each.partition("=")[0] for each in unknown if each.startswith("-")), ""):
             known = [option for action in self._actions for option in action.option_strings]
             self.error(f"{self.prog} has no option {name}{did_you_mean(name, known)}")
+        # argparse takes all positional arguments before the first option, even none of a list.
+        rest = next((each for each in self._actions if not each.option_strings and each.nargs == "*"), None)
+        if unknown and rest is not None:
+            setattr(options, rest.dest, [*(getattr(options, rest.dest, None) or ()), *unknown])
+            unknown = []
         if unknown:
             self.error(f"{self.prog} takes no further argument {unknown[0]!r}")
         return options, unknown

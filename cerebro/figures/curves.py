@@ -190,6 +190,7 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     is_log: bool = False,
     smoothing: float = 0.0,
     total: int = 0,
+    is_ranked: bool = True,
     theme: Theme = "light",
 ) -> Figure:
     """Draw `metric` over epochs, rows or time.
@@ -204,6 +205,7 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
         is_log: True for a logarithmic y axis, which omits values that are not positive.
         smoothing: weight of past values, from 0 (none) to below 1. The original line stays, faint.
         total: number of models, if `curves` has fewer.
+        is_ranked: True if `metric` ranks the models, in direction `mode`. Only then a best line is highlighted.
 
     Raises:
         ValueError: `smoothing` is out of range.
@@ -222,7 +224,7 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     shown = restyled(shown)
     colors = THEME_COLORS[theme]
     scale = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
-    best = _best(shown, mode) if len(shown) > 1 else None
+    best = _best(shown, mode) if is_ranked and len(shown) > 1 else None
     traces = list(_lines(shown, axis, scale, smoothing, theme, best=best))
     traces += _label(best, scale, smoothing, theme)
     traces += _diamonds(shown, metric, scale, axis, theme)

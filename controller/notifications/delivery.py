@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from functools import partial
 
 from cerebro.contract.stored.notifications import Message, masked
 from cerebro.errors import CerebroError
@@ -54,7 +55,9 @@ class Delivery:
                 "the controller's environment lacks the package apprise: install cerebro-platform[notify] there, then "
                 "restart the cluster"
             ) from cause
-        self._instantiate = apprise.Apprise.instantiate
+        # A redirect could lead to a server that trusts the controller.
+        asset = apprise.AppriseAsset(http_redirects=False)
+        self._instantiate = partial(apprise.Apprise.instantiate, asset=asset)
         self._reasons = _Reasons()
         log = logging.getLogger("apprise")
         log.propagate = False  # its lines may contain the address

@@ -109,9 +109,12 @@ class Sender:
         found = self._store.outbox()
         targets = {each.target.id: each for each in found.targets}
         queued = self._queued(found.outbox, found.targets) if targets else Outbox()
-        settled = self._settled(queued, targets)
+        ended = {message.id: _reason(future) for message, future in self._running.values() if future.done()}
+        settled = self._settled(queued, targets, ended)
         if settled != found.outbox:
             self._store.keep_outbox(settled)
+        for name in [name for name, (message, _) in self._running.items() if message.id in ended]:
+            del self._running[name]  # not before the results are stored: they would be sent again
         self._start(settled, targets)
 
     def wait(self) -> None:
@@ -178,13 +181,13 @@ class Sender:
 
     # --- attempts --------------------------------------------------------------------------------
 
-    def _settled(self, outbox: Outbox, targets: dict[str, StoredTarget]) -> Outbox:
-        """Return the outbox with the results of ended attempts, without messages of removed targets."""
-        now, ended = self._clock(), {}
-        for name, (message, future) in [*self._running.items()]:
-            if future.done():
-                ended[message.id] = _reason(future)
-                del self._running[name]
+    def _settled(self, outbox: Outbox, targets: dict[str, StoredTarget], ended: dict[str, str]) -> Outbox:
+        """Return the outbox with the results of ended attempts, without messages of removed targets.
+
+        Args:
+            ended: message -> reason of its failure, empty if it was delivered.
+        """
+        now = self._clock()
         statuses = {name: status for name, status in outbox.statuses.items() if name in targets}
         messages = []
         for message in outbox.messages:

@@ -53,6 +53,8 @@ class NotificationProcess:
             CerebroError: the store is unavailable.
         """
         term = self._term()
+        if not term and self._process is not None and self._process.poll() is None:
+            return  # unknown leadership: the store refuses the process's writes if another controller leads
         is_wanted = bool(term) and bool(self._kvs.outbox().targets)
         if self._process is not None and (self._process.poll() is not None or term != self._started_term):
             self._end()

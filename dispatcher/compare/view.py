@@ -142,6 +142,7 @@ def compare_figure(view: CompareView, query: CompareFigureQuery) -> Figure:
         is_log=query.log,
         smoothing=query.smoothing,
         total=len(view.models),
+        is_ranked=all((each.metric, each.mode) == (view.metric, view.mode) for each in view.models),
         theme=query.theme,
     )
 

@@ -50,6 +50,7 @@ def curves(read_model: ReadModel, query: CurvesFigureQuery, now: float) -> Drawi
         axis=view.axis,
         split=view.split,
         is_log=query.log,
+        is_ranked=view.is_ranked,
         smoothing=query.smoothing,
         total=view.total,
         theme=query.theme,

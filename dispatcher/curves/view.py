@@ -63,6 +63,7 @@ class CurvesView:
 
     Attributes:
         metrics: names of all metrics.
+        is_ranked: True if the curves show the values that rank the models.
         mode: direction of the objective, ``min`` or ``max``.
         note: why curves are missing or reduced, or an empty text.
     """
@@ -70,6 +71,7 @@ class CurvesView:
     run: str
     metric: str
     is_objective: bool
+    is_ranked: bool
     mode: str
     split: Source
     axis: Axis
@@ -107,6 +109,7 @@ def curves(read_model: ReadModel, query: CurveQuery) -> CurvesView | None:
         run=run.id,
         metric=metric,
         is_objective=metric == request.metric,
+        is_ranked=metric == request.metric and source == shown_split(run),
         mode=request.mode,
         split=source,
         axis=query.axis,

@@ -16,16 +16,23 @@
   let request = 0;
 
   const textOf = (element) => (element.getAttribute("aria-label") || element.textContent).replace(/\s+/g, " ").trim();
+  // Forms in a closed menu are not listed: Enter would send them unseen. The palette opens their menu instead.
+  const isAction = (element) => !element.disabled && textOf(element) && !element.closest("details.menu");
+  const openMenu = (summary) => {
+    summary.parentElement.open = true;
+    (summary.parentElement.querySelector("input:not([type=hidden]), textarea, select, button, a") || summary).focus();
+  };
   const local = () => {
     const link = (kind) => (element) => ({ kind, label: textOf(element), run: () => element.click() });
     const all = (selector) => [...document.querySelectorAll(selector)];
     return [
       ...all(".tabs a").map(link("tab")),
       ...all("header nav a").map(link("page")),
-      ...all("main .heading .buttons :is(button, a.button)").filter((each) => !each.disabled && textOf(each)).map(link("action")),
+      ...all("main .heading .buttons :is(button, a.button)").filter((each) => isAction(each)).map(link("action")),
+      ...all("main .heading .buttons details.menu > summary").map((summary) => ({ kind: "menu", label: textOf(summary), run: () => openMenu(summary) })),
     ];
   };
-  const ask = async (path) => {
+  const fetchRows = async (path) => {
     const answer = await fetch(path, { headers: { Accept: "application/json" }, redirect: "error" }).catch(() => null);
     return answer?.ok ? (await answer.json().catch(() => ({}))).rows || [] : [];
   };
@@ -33,8 +40,8 @@
     const fit = new URL(location.href).searchParams.get("fit");
     const filter = `id ~ "${text.replace(/["\\]/g, "\\$&")}"`;
     const [models, experiments] = await Promise.all([
-      text && experiment ? ask(`/api/views/experiments/${experiment}/models?${new URLSearchParams({ filter, size: MOST, ...(fit ? { fit } : {}) })}`) : [],
-      ask(`/api/views/experiments?${new URLSearchParams({ q: text.slice(0, 100), size: MOST })}`),
+      text && experiment ? fetchRows(`/api/views/experiments/${experiment}/models?${new URLSearchParams({ filter, size: MOST, ...(fit ? { fit } : {}) })}`) : [],
+      fetchRows(`/api/views/experiments?${new URLSearchParams({ q: text.slice(0, 100), size: MOST })}`),
     ]);
     const query = fit ? `?fit=${encodeURIComponent(fit)}` : "";
     const to = (kind, label, url) => ({ kind, label, run: () => location.assign(url) });
@@ -70,13 +77,13 @@
   };
   const search = () => {
     const text = input.value.trim();
-    const mine = ++request;
-    const near = local().filter(({ kind, label }) => `${label} ${kind}`.toLowerCase().includes(text.toLowerCase()));
-    show(near);
+    const id = ++request;
+    const localOptions = local().filter(({ kind, label }) => `${label} ${kind}`.toLowerCase().includes(text.toLowerCase()));
+    show(localOptions);
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      const far = await remote(text);
-      if (mine === request && dialog.open) show([...near, ...far]);
+      const remoteOptions = await remote(text);
+      if (id === request && dialog.open) show([...localOptions, ...remoteOptions]);
     }, WAIT_MS);
   };
   const run = (option) => {

@@ -34,7 +34,7 @@
   const isBusy = () => {
     const selection = document.getSelection();
     const isSelecting = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
-    return isSelecting || performance.now() - pointedAt < POINTING_MS || live.querySelector("details.menu[open]") !== null;
+    return isSelecting || performance.now() - pointedAt < POINTING_MS || live.querySelector("details.menu[open], :popover-open") !== null;
   };
 
   const put = (html) => {

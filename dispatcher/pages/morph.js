@@ -41,7 +41,12 @@ const morph = (() => {
     }
     if (from.hasAttribute("data-keep")) return;
     if (from.nodeName === "INPUT") field(from, () => attributes(from, to));
-    else if (from.nodeName === "SELECT") {
+    else if (from.nodeName === "TEXTAREA") {
+      field(from, () => {
+        attributes(from, to);
+        children(from, to);
+      });
+    } else if (from.nodeName === "SELECT") {
       choice(from, () => {
         attributes(from, to);
         children(from, to);

@@ -33,9 +33,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.runs import EvaluateRequest
 from cerebro.errors import IllegalEventError, UnreadableError
-from cerebro.figures import tested
+from cerebro.figures import tested, tests_of
 from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.reports.throughput import IDLE, Throughput, ThroughputMeter
 from cerebro.state.runs.rungs import Rung, SearchReports
@@ -187,10 +186,7 @@ class ReadModel:
         metric = run.fit_request.metric
         tests = {
             each.model: each.metrics[metric]
-            for test in self.state.runs.values()
-            if test.kind == "test"
-            and isinstance(test.request, EvaluateRequest)
-            and test.request.fit == run.id
+            for test in tests_of(self.state, run)
             for each in tested(test)
             if metric in each.metrics and each.done == each.parts
         }

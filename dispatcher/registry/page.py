@@ -127,5 +127,5 @@ def _is_copied(services: Services, version: ModelVersion) -> bool:
     while version.state == "copying" and services.monotonic() < deadline:
         time.sleep(_POLL_S)
         model = services.reader.call(partial(services.store.registered_model, version.name))
-        version = next(each for each in model.versions if each.version == version.version)
+        version = next((each for each in model.versions if each.version == version.version), version)
     return version.state == "ready"

@@ -9,6 +9,7 @@
   const drop = document.getElementById("drop");
   const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
   const AFTER_MS = 600;
+  const CHECK_MS = 30000;
   const due = new Map(); // field -> timer of its next check
   const queued = new Set(); // fields to check, one at a time: the server limits concurrent checks
   let transfer = null;
@@ -60,6 +61,8 @@
       request.addEventListener("load", () => (request.status === 200 ? resolve(request.response) : reject(new Error(request.response?.message || `The server answered ${request.status}.`))));
       request.addEventListener("error", () => reject(new Error("The server does not answer.")));
       request.addEventListener("abort", () => reject(new Error("")));
+      request.addEventListener("timeout", () => reject(new Error("The server does not answer.")));
+      request.timeout = fields.some(([, value]) => value instanceof File) ? 0 : CHECK_MS;
       request.send(body);
       started(request);
     });
@@ -96,8 +99,11 @@
     const [name] = queued;
     queued.delete(name);
     running = { name, request: null };
-    await checked(name);
-    running = null;
+    try {
+      await checked(name);
+    } finally {
+      running = null;
+    }
     if (queued.size) work();
     else if (!due.size) document.dispatchEvent(new CustomEvent("start:checked"));
   };

@@ -16,6 +16,9 @@ from docs.site.pages import ROOT, copy_pages
 from docs.site.python_api import python_pages
 from docs.site.rest import rest_page
 
+_MARKER = ".cerebro-site"
+"""Marks a folder that this script wrote and may replace."""
+
 
 def write_site_source(target: Path) -> None:
     """Write all pages into an empty folder."""
@@ -42,5 +45,8 @@ def _decisions() -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    if folder.exists() and not (folder / _MARKER).exists() and any(folder.iterdir()):
+        sys.exit(f"{folder} has other files: name a new or empty folder, because its content is replaced")
     shutil.rmtree(folder, ignore_errors=True)
     write_site_source(folder)
+    (folder / _MARKER).touch()

@@ -81,7 +81,7 @@ def test_a_command_is_an_event_in_the_log(store: Store, command: str, event: dic
 def test_tags_are_set_listed_and_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """Of an experiment or a model; a value may contain the sign =."""
     assert main(["tag", "one", "stage=final", "note=a=b c"]) == 0
-    assert main(["tag", "one", "good=yes", "--model", "m00"]) == 0
+    assert main(["tag", "one", "--model", "m00", "good=yes"]) == 0
     assert [event.model_dump()["by"] for event in store.events("one")[-2:]] == ["ann", "ann"]
     capsys.readouterr()
     assert main(["tag", "one"]) == 0

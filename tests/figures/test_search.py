@@ -77,3 +77,9 @@ def test_contours_of_models_without_a_value_or_with_equal_values_are_drawn_witho
     drawn = contour([row(0, 1.0, {"lr": 1.0, "y": 2.0}), row(1, None, {"lr": 2.0, "y": 2.0})])
     assert [trace["type"] for trace in drawn["data"]] == ["scatter"]
     assert contour([row(0, None)])["layout"]["meta"]["empty"] == "no model has a value of loss yet"
+
+
+def test_contours_over_many_categories_are_drawn_without_a_surface() -> None:
+    """A surface would take categories x categories x models steps."""
+    rows = [row(index, float(index), {"lr": f"a{index}", "y": f"b{index}"}) for index in range(30)]
+    assert [trace["type"] for trace in contour(rows)["data"]] == ["scatter"]

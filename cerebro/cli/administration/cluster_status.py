@@ -138,13 +138,13 @@ def _store_status(kvs: KvsClient) -> _StoreStatus:
     workers, experiments, queue = kvs.workers(), kvs.experiments(), kvs.queued()
     lost: dict[str, Worker] = {}
     logs: dict[str, ExperimentLog] = {}
-    pod_problems = kvs.worker_set_status()
+    status = kvs.worker_set_status()
     return _StoreStatus(
         workers=workers,
         experiments=experiments,
         queue=queue,
-        pod_problems=pod_problems.pods,
-        note=pod_problems.note,
+        pod_problems=status.pods,
+        note=status.note,
         health=kvs.workers_health(),
         states=states_of(kvs, experiments, lost, logs),
         lost=lost,

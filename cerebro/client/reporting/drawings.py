@@ -59,12 +59,14 @@ class Drawings:
         """Draw learning curves, the best models first."""
         name = metric or self.request.metric
         curves = figures.epoch_curves(self.run, name, split=split, axis=axis)
+        ranking_split = figures.shown_split(self.run)
         return figures.curves(
             self._ranked(curves),
             metric=name,
             mode=self.request.mode,
             axis=axis,
-            split=split or figures.shown_split(self.run),
+            split=split or ranking_split,
+            is_ranked=name == self.request.metric and split in ("", ranking_split),
             is_log=is_log,
             smoothing=smoothing,
             total=len(self.run.models),

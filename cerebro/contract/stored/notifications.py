@@ -7,7 +7,6 @@ cursors in the logs, messages to send, and the result of each target. docs/notif
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -62,8 +61,10 @@ class Coverage(StrEnum):
 _SHAPE = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _WEB = ("json", "jsons", "xml", "xmls", "form", "forms")
 """Schemes for web servers, whose host is no secret."""
-_OF_THE_MACHINE = ("dbus", "glib", "gnome", "kde", "qt", "macosx", "windows", "syslog", "file")
+_LOCAL_SCHEMES = ("dbus", "glib", "gnome", "kde", "qt", "macosx", "windows", "syslog", "file")
 """Schemes that show messages on the controller's machine."""
+_HOSTED_SCHEMES = ("discord", "gchat", "opsgenie", "pagerduty", "pbul", "pover", "slack", "tgram", "wxteams")
+"""Schemes of public services, whose addresses name no host."""
 
 
 def _checked_url(url: str) -> str:
@@ -71,7 +72,7 @@ def _checked_url(url: str) -> str:
     if not _SHAPE.fullmatch(url):
         raise ValueError("expected an address such as slack://TOKEN/... or json://host/path, without spaces")
     scheme = scheme_of(url)
-    if scheme in _OF_THE_MACHINE:
+    if scheme in _LOCAL_SCHEMES:
         raise ValueError(
             f"{scheme}:// shows messages on the controller's machine; choose a service that people read"
         )
@@ -90,16 +91,12 @@ def masked(url: str) -> str:
     return f"{scheme}://{host}/..." if host else f"{scheme}://..."
 
 
-def is_internal(url: str) -> bool:
-    """True if the host is the controller's machine or link-local, such as a cloud's metadata service."""
-    host = _host(url)
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_link_local or address.is_unspecified
+def is_hosted(url: str) -> bool:
+    """True if messages can only go to a public service.
+
+    Other addresses, and options after ``?``, can make the controller read files or call any server that it reaches.
+    """
+    return scheme_of(url) in _HOSTED_SCHEMES and "?" not in url
 
 
 def _host(url: str) -> str:
@@ -225,8 +222,11 @@ def coverage_of(request: TargetRequest, who: Principal | None) -> Coverage | str
     if who is None:
         return Coverage.PROJECT if request.project else Coverage.CLUSTER
     is_admin = who.may(Scope.ADMINISTER)
-    if is_internal(request.url) and not is_admin:
-        return "only admins may send notifications to the controller's own machine or network"
+    if not is_admin and not is_hosted(request.url):
+        return (
+            f"users may send notifications to public services ({', '.join(_HOSTED_SCHEMES)}), without options after "
+            "'?': an admin adds other addresses, for example mail and your own servers"
+        )
     if request.covers_cluster:
         return Coverage.CLUSTER if is_admin else "only admins may get notifications about the whole cluster"
     if request.project and not is_admin and request.project not in who.projects:
@@ -257,5 +257,7 @@ def covers(
     if kind not in target.events or kind is EventKind.QUARANTINE:
         return kind is EventKind.QUARANTINE and kind in target.events and target.coverage is Coverage.CLUSTER
     if target.coverage is Coverage.OWNER:
-        return owner == target.owner or bool(author and author == target.author)
+        # Names from an identity provider are not unique.
+        is_author = bool(author) and author == target.author and not target.owner.startswith("oidc:")
+        return owner == target.owner or is_author
     return target.coverage is Coverage.CLUSTER or target.project in projects

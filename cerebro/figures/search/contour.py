@@ -26,11 +26,13 @@ MOST_MODELS = 400
 _STEPS = 24
 """Number of grid points of an axis with numbers."""
 
-_FEWEST = 3
+_MIN_MODELS = 3
 """Minimum number of models for a surface."""
 
-_NEAR = 1e-4
-"""Squared distance below which a model decides the surface alone; the axes have a length of 1."""
+_SMOOTHING = 1e-4
+"""Avoids a division by zero at a model's position. The axes have a length of 1."""
+_MAX_GRID = 24
+"""Maximum number of categories of an axis. With more, only the models' dots are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +74,7 @@ def contour(
     across, along = (_grid_axis(name, shown, rows) for name in (x, y))
     heights = [objective[row.id] for row in shown]
     traces: list[dict[str, Any]] = []
-    if len(shown) >= _FEWEST:
+    if len(shown) >= _MIN_MODELS and max(len(across.grid), len(along.grid)) <= _MAX_GRID:
         traces.append(
             {
                 "type": "contour",
@@ -178,7 +180,7 @@ def _surface(across: _GridAxis, along: _GridAxis, heights: Sequence[float]) -> l
     def height(x: float, y: float) -> float:
         total = weights = 0.0
         for model_x, model_y, value in models:
-            weight = 1.0 / (_NEAR + (x - model_x) ** 2 + (y - model_y) ** 2)
+            weight = 1.0 / (_SMOOTHING + (x - model_x) ** 2 + (y - model_y) ** 2)
             weight *= weight
             total += weight * value
             weights += weight

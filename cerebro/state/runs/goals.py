@@ -120,7 +120,7 @@ def forecast_lines(run: Run, now: float) -> list[str]:
 
 
 def short(run: Run, now: float) -> str:
-    """Return why the allowed_workers workers cannot meet the goal, and the remedy; empty if they can."""
+    """Return why the allowed workers cannot meet the goal, and the remedy; empty if they can."""
     newest, goal = run.scheduling.forecasts[-1] if run.scheduling.forecasts else None, goal_of(run)
     if newest is None or newest.allowed_workers is None:
         return ""

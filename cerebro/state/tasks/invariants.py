@@ -97,7 +97,7 @@ def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Membe
         )
     if event.config_version >= len(model.configs.versions):
         raise IllegalEventError(
-            f"{event.task} assigned with config_version {event.config_version}, which {model.id} never had"
+            f"{event.task} has config version {event.config_version}, but {model.id} has {len(model.configs.versions)}"
         )
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")

@@ -56,7 +56,7 @@ def have_grown(previous: Iterable[Lack], now: Iterable[Lack]) -> bool:
 
 
 def with_failure(lacks: Iterable[Lack], failure: Failure) -> tuple[Lack, ...]:
-    """Add a failed attempt that ran alone; without place and limit it adds nothing."""
+    """Add a failed attempt that ran alone; without memory kind and limit it adds nothing."""
     known = {lack.memory_kind: lack for lack in lacks}
     if failure.memory_kind is not None and failure.limit_bytes:
         previous_lack = known.get(failure.memory_kind)

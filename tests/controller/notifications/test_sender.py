@@ -20,7 +20,7 @@ from cerebro.contract.stored.notifications import (
     NotificationTarget,
     TargetRequest,
 )
-from cerebro.errors import CerebroError, ConflictError
+from cerebro.errors import CerebroError, ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from controller.loop.leadership import fence
 from controller.notifications.delivery import redacted
@@ -134,6 +134,27 @@ def test_a_restarted_sender_continues_after_the_stored_cursor(world: World) -> N
         "Cerebro: etl-1 of one has finished",
         "Cerebro: etl-2 of one has finished",
     ]
+
+
+def test_a_message_is_sent_once_although_its_result_cannot_be_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away between sending and storing."""
+    world.add("a")
+    world.end()
+    world.step(1)
+    store = world.sender._store
+
+    def away(outbox: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "keep_outbox", away)
+        with pytest.raises(StoreUnavailableError):
+            world.sender.step()
+    world.step(3)
+    assert world.receiver.received == [("a", "Cerebro: etl-1 of one has finished")]
+    assert not world.kvs.outbox().outbox.messages
 
 
 def test_a_queued_message_survives_a_crash_before_it_is_sent(world: World) -> None:

@@ -61,3 +61,14 @@ def test_it_says_that_nothing_is_found(page: Page, address: str) -> None:
     page.locator("#palette-count", has_text="No results").wait_for()
     page.keyboard.press("Enter")
     assert page.locator("#palette").is_visible()
+
+
+def test_it_opens_a_menu_but_sends_no_form_in_it(page: Page, address: str, bench: Bench) -> None:
+    """A reader must see a form before it is sent."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m03")
+    select(page, "register", "Register menu")
+    options = page.locator("#palette-list").inner_text()
+    assert "action" not in options
+    page.keyboard.press("Enter")
+    assert page.locator("details.menu[open] input:focus").count() == 1
+    assert bench.store.registered == ()

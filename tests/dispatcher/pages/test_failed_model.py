@@ -54,7 +54,7 @@ def test_the_page_of_a_failed_model_starts_with_the_cause(browser: Browser) -> N
     cause = page.index("user error: ValueError: shapes differ")
     assert cause < page.index("Raised by your code in /code/digits/spec.py , line 31, in train_batch")
     assert cause < page.index("Compute")
-    assert "2 models failed for this reason. They share layers = 2 , and not all models do." in page
+    assert "2 models failed for this reason. All of them have layers = 2 ; other models don't." in page
 
 
 @pytest.mark.usefixtures("story")

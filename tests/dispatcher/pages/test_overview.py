@@ -56,6 +56,8 @@ def test_concurrent_runs_are_all_shown(bench: Bench, browser: Browser) -> None:
     assert "trains m00, epoch 1, partition 1 worker-1" in page
     assert "tests m00 worker-0" in page
     assert "fit-2 is running, and its model m01 is not finished" in page
+    for tab in ("models", "curves"):  # a test that waits has no values yet
+        assert browser.get(f"/experiments/digits/{tab}?fit=fit-2").status.startswith("200")
 
 
 def test_a_failed_run_shows_its_failures_first(bench: Bench, browser: Browser) -> None:

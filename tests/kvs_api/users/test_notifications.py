@@ -90,12 +90,19 @@ def test_members_share_the_targets_of_their_project(place: Place) -> None:
     assert place.ask(OPERATOR, f"DELETE {TARGETS}/{target.id}").status_code == 204
 
 
-def test_only_admins_report_the_whole_cluster_or_send_to_its_own_network(place: Place) -> None:
-    """Members could otherwise reach services that trust the controller's machine."""
+def test_only_admins_report_the_whole_cluster_or_send_to_any_server(place: Place) -> None:
+    """Members could otherwise reach services that trust the controller, or read its files."""
     ada = place.person("ada")
     assert place.ask(ada, f"POST {TARGETS}", {"url": SLACK, "covers_cluster": True}).status_code == 403
-    for host in ("127.0.0.1", "localhost", "169.254.169.254", "[::1]"):
-        assert place.ask(ada, f"POST {TARGETS}", {"url": f"json://{host}/x"}).status_code == 403
+    for url in (
+        "json://127.0.0.1/x",
+        "json://2130706433/x",
+        "json://example.org/x",
+        "mailto://u:p@example.org?smtp=127.0.0.1",
+        f"{SLACK}?template=/etc/passwd",
+    ):
+        assert place.ask(ada, f"POST {TARGETS}", {"url": url}).status_code == 403
+        assert added(place, OPERATOR, url=url).coverage is Coverage.OWNER
     assert added(place, OPERATOR, covers_cluster=True).coverage is Coverage.CLUSTER
 
 
