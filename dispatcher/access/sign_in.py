@@ -73,6 +73,11 @@ def _redeem(guard: Guard, store: Store, code: str) -> _Attempt:
         owner = store.redeem_sign_in_code(code)
     except (NotFoundError, ConflictError) as error:
         return _Attempt(f"{_sentence(error)} {_NEW_LINK}")
+    if bool(owner.acts_for) != (guard.identities is not None):
+        # Else a user's link would open a session with the cluster's token.
+        return _Attempt(
+            "kvs_api and this page have different `auth.mode`: sign in again when both have restarted."
+        )
     if guard.identities is None:
         return _Attempt(name=owner.name)
     try:

@@ -121,6 +121,16 @@ def test_a_link_of_another_cluster_is_refused(shared_token_app: Browser, place: 
     assert "unknown here or has expired" in answer.text
 
 
+def test_a_users_link_opens_no_page_that_has_no_users(place: Signed) -> None:
+    """While `auth.mode` changes, the page would give it a session with the cluster's token."""
+    viewer = place.made(name="eve", role=Role.VIEWER).token
+    code = place.client(viewer).make_sign_in_code().code
+    old = settings(server=place.service.address, token=SERVICES[Role.DISPATCHER])
+    answer = Browser(create_app(old, place.store)).post("/sign-in", {"code": code})
+    assert answer.status_code == 401
+    assert "different auth.mode" in answer.text.replace("`", "")
+
+
 def test_a_link_carries_the_login_name_without_users(shared_token_app: Browser, service: Service) -> None:
     """Commands on the page are logged under it."""
     kvs = service.client()
