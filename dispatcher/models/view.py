@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from cerebro.commands.rules import CommandKind
 from cerebro.contract.priority import shown
@@ -282,10 +283,15 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         failed_in=user_frame(row.failure.traceback) if row.failure else None,
         same_failure=same,
         may_retry=tuple(
-            each
-            for each in (same.models if same else ())
-            if CommandKind.RETRY_MODEL in allowed_commands(read_model.state, run, run.models[each])
-        )[:_MAX_RETRIED],
+            islice(
+                (
+                    each
+                    for each in (same.models if same else ())
+                    if CommandKind.RETRY_MODEL in allowed_commands(read_model.state, run, run.models[each])
+                ),
+                _MAX_RETRIED,
+            )
+        ),
     )
 
 
