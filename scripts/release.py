@@ -95,7 +95,13 @@ def export(root: Path, target: Path) -> None:
         subprocess.run(["git", "archive", "HEAD"], cwd=root, stdout=archive, check=True)
         archive.seek(0)
         with tarfile.open(fileobj=archive) as files:
-            files.extractall(target, filter="data")
+            _extract(files, target)
+
+
+def _extract(files: tarfile.TarFile, folder: Path) -> None:
+    # Before 3.11.4 Python has no filters and ignores this attribute.
+    files.extraction_filter = getattr(tarfile, "data_filter", None)
+    files.extractall(folder)
 
 
 def build_wheel(source: Path, target: Path, settings: Mapping[str, str]) -> Path:
@@ -108,7 +114,8 @@ def build_wheel(source: Path, target: Path, settings: Mapping[str, str]) -> Path
     _call_backend("build_sdist", source, target, settings)
     (archive,) = target.glob("cerebro_platform-*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
-        shutil.unpack_archive(archive, folder, filter="data")
+        with tarfile.open(archive) as files:
+            _extract(files, Path(folder))
         (unpacked,) = Path(folder).iterdir()
         _call_backend("build_wheel", unpacked, target, settings)
     (wheel,) = target.glob("cerebro_platform-*.whl")

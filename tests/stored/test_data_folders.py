@@ -38,7 +38,9 @@ def lab(processes: None, folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     with tarfile.open(folder / HOME) as archive:
-        archive.extractall(home, filter="data")
+        # Before 3.11.4 Python has no filters and ignores this attribute.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(home)
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     cluster.start(home, workers=2, tensorboard=False, timeout_s=DEADLINE_S)
