@@ -70,6 +70,13 @@ def output(user: User) -> str:
     return user.run("\n".join(blocks(TUTORIAL)))
 
 
+@pytest.fixture(scope="module")
+def next_output(user: User, output: str) -> list[str]:
+    """Outputs of the blocks of the next pages, each a script. The guides run later: they leave stopped fits."""
+    assert "nothing failed" in output
+    return [user.run(block) for page in NEXT for block in blocks(ROOT / f"docs/{page}.md")]
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_tutorial_trains_and_predicts(user: User, output: str) -> None:
@@ -86,19 +93,16 @@ def test_the_tutorial_trains_and_predicts(user: User, output: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_code_of_the_next_pages_runs_after_the_tutorial(user: User, output: str) -> None:
-    """Each block is a script of its own."""
-    assert "nothing failed" in output
-    printed = [user.run(block) for page in NEXT for block in blocks(ROOT / f"docs/{page}.md")]
-    assert len(printed) >= 3
-    assert "fit-1: finished, 80/80 done" in "".join(printed)
+def test_the_code_of_the_next_pages_runs_after_the_tutorial(next_output: list[str]) -> None:
+    """The pages follow the tutorial."""
+    assert len(next_output) >= 3
+    assert "fit-1: finished, 80/80 done" in "".join(next_output)
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_examples_of_the_guides_run_after_the_tutorial(user: User, output: str) -> None:
+def test_the_examples_of_the_guides_run_after_the_tutorial(user: User, next_output: list[str]) -> None:
     """Each block gets an experiment, a spec and a space. A thread stops the fits, which would take hours."""
-    assert "nothing failed" in output
     found = {page: blocks(ROOT / f"docs/{page}.md") for page in GUIDES}
     assert all(found.values())
     specs = "\n".join(block for block in blocks(TUTORIAL) if "class Customer" in block)

@@ -80,7 +80,7 @@ def test_a_failed_model_is_retried_after_its_cause_is_fixed(lab: Lab, prepared: 
     assert set(result.failures()) == {"m01"}
     with pytest.raises(ConflictError, match=r"model m01 .* is failed; possible now: retry the model"):
         experiment.resume_model("m01")
-    with pytest.raises(NotFoundError, match=r"no model .m1.; there is m01"):
+    with pytest.raises(NotFoundError, match=r"no model .m1.: did you mean m01"):
         experiment.retry_model("m1")
     mended.touch()
     experiment.retry_model("m01")
