@@ -65,7 +65,7 @@ def prepare_etl(
             volume_errors_named(volumes.shared),
             _exclusive_folder(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder,
         ):
-            from cerebro.data.tables.table_stream import open_splits
+            from cerebro.data.tables.splits import open_splits
 
             streams = open_splits(
                 {split: (table.files, table.locator.types) for split, table in tables.items()}

@@ -22,7 +22,8 @@ from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
 from cerebro.data.objects import ObjectStore, is_absent, split_uri
 from cerebro.data.tables.locators import open_metadata, preview_metadata
-from cerebro.data.tables.table_stream import SplitTypesError, TableStream
+from cerebro.data.tables.splits import SplitTypesError
+from cerebro.data.tables.table_stream import TableStream
 from cerebro.errors import LocatorError, MetadataError
 from dispatcher.sandbox.bounded_processes import limit_process
 from dispatcher.start.locator_check import FINDING, LocatorFinding

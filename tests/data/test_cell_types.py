@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locators
 from cerebro.data.tables.locators import open_metadata, preview_metadata
+from cerebro.data.tables.splits import SplitTypesError, open_splits
 from cerebro.data.tables.table_files import table_files
-from cerebro.data.tables.table_stream import SplitTypesError, open_splits
 from cerebro.errors import MetadataError
 from tests.data.rows import parse_table
 

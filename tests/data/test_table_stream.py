@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.records import Locator
 from cerebro.data.tables.locators import known_columns, preview_metadata
+from cerebro.data.tables.splits import open_tables
 from cerebro.data.tables.table_files import table_files
-from cerebro.data.tables.table_stream import open_tables
 from cerebro.errors import LocatorError, MetadataError, VolumeError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.data.rows import parse_table
@@ -176,7 +176,7 @@ def test_types_of_parquet_files_are_joined(tmp_path: Path) -> None:
 
 def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group may exceed memory."""
-    monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 1000)
+    monkeypatch.setattr("cerebro.data.tables.parquet_stream.BATCH_BYTES", 1000)
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "t.parquet", row_group_size=1000)
     found = [
         (rows.first, rows.batch.num_rows)
@@ -191,7 +191,7 @@ def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_batches_are_bounded_by_the_memory_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for dictionary-encoded texts and growing rows; all rows in order."""
-    monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 100_000)
+    monkeypatch.setattr("cerebro.data.tables.parquet_stream.BATCH_BYTES", 100_000)
     texts = ["short", "s", "t"] * 100 + ["x" * 5000, "y" * 5000] * 300 + ["short"] * 100
     table = pa.table({"id": range(1000), "text": pa.array(texts).dictionary_encode()})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=900)

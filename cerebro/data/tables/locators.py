@@ -125,7 +125,7 @@ def open_metadata(
     locators: Locators, opened: Callable[[str], ObjectStore] = open_store
 ) -> dict[Split, TableStream]:
     """Open the metadata of all splits with one type for each column. Raises as `open_splits` does."""
-    from cerebro.data.tables.table_stream import open_splits
+    from cerebro.data.tables.splits import open_splits
 
     splits = locators.splits().items()
     return open_splits({split: (table_files(each.metadata, opened), each.types) for split, each in splits})
@@ -151,7 +151,7 @@ def preview_metadata(
         LocatorError, ObjectStoreError: a file is missing or cannot be read.
         MetadataError: the table is invalid, has no rows or no `id`, or has missing or duplicate ids.
     """
-    from cerebro.data.tables.table_stream import open_tables
+    from cerebro.data.tables.splits import open_tables
 
     where, files = metadata_of(split, locator), table_files(locator.metadata, opened)
     stream = stream or open_tables(files, locator.types)
