@@ -23,8 +23,9 @@ from benchmarks.figure import Figure
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
-from cerebro.worker.training.sub_epoch import Trainee, restore
+from cerebro.worker.training.sub_epoch import restore
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
+from cerebro.worker.training.trainee import Trainee
 
 BAR, FROZEN_BAR = 1.5, 0.2
 BYTES = 300_000_000

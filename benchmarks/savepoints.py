@@ -50,7 +50,7 @@ from cerebro.contract.events import (
 from cerebro.state import ExperimentState
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.savepoints import Savepoints, Timer
-from cerebro.worker.training.sub_epoch import Trainee
+from cerebro.worker.training.trainee import Trainee
 
 KILLS, TERMINATIONS = 50, 20
 _MODELS, _WORKERS, _BATCHES, _SIZE = 5, 2, 500, 8

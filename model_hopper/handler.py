@@ -67,7 +67,6 @@ from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
-    Trainee,
     create,
     default_device,
     evaluate,
@@ -76,6 +75,7 @@ from cerebro.worker.training.sub_epoch import (
     restore,
     train_sub_epoch,
 )
+from cerebro.worker.training.trainee import Trainee
 from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
 from model_hopper.memory_fallback import EvaluationSetting, evaluate_with_fallback, fallback_settings
 from model_hopper.savepoint_timing import SavepointTiming

@@ -27,7 +27,7 @@ from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
 from cerebro.worker.training.checkpoints.verified_file import CheckedFile
 from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
-from cerebro.worker.training.sub_epoch import Trainee
+from cerebro.worker.training.trainee import Trainee
 
 _SHORTEST_S, _LONGEST_S = 24 * 3600.0, 365 * 24 * 3600.0
 """Limits of a collective call's timeout. The agent detects hangs and names the rank; torch must not end a call

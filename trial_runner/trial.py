@@ -38,8 +38,9 @@ from cerebro.worker.training.frameworks import as_torch_spec
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create
+from cerebro.worker.training.sub_epoch import create
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
+from cerebro.worker.training.trainee import Trainee
 from trial_runner.gradients import differences, is_rounding
 from trial_runner.limited_loader import LimitedLoader
 from trial_runner.stopwatch import Stopwatch

@@ -13,8 +13,9 @@ from torch import nn
 from benchmarks.gpu.section import GB, Row, Setting
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
-from cerebro.worker.training.sub_epoch import Trainee, restore
+from cerebro.worker.training.sub_epoch import restore
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
+from cerebro.worker.training.trainee import Trainee
 
 _ROUNDS = 2
 

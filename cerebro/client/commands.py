@@ -14,7 +14,8 @@ from cerebro.client.models.warm_clone import check_shapes
 from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import pack_procedure
-from cerebro.commands.command import Command, events_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.commands.selection import chosen_fit, find_model
 from cerebro.search.procedure import Procedure

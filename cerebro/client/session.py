@@ -16,12 +16,8 @@ from cerebro.client.connection import Connection, author
 from cerebro.client.limits import Limits, goal
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
-from cerebro.commands.command import (
-    Command,
-    event_of_experiment,
-    events_of,
-    outcomes,
-)
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import event_of_experiment, events_of, outcomes
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.commands.selection import chosen_fit, chosen_run

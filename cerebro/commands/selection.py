@@ -1,7 +1,7 @@
 """Find the run and the model that a command means, by name or by default. Pure.
 
-Used by `cerebro.commands.command`, the client and the dispatcher. Whether the command is allowed there is decided by
-`cerebro.commands.rules`.
+Used by `cerebro.commands.command_events`, the client and the dispatcher. `cerebro.commands.rules` decides whether the
+command is allowed there.
 """
 
 from __future__ import annotations

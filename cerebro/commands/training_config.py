@@ -1,6 +1,6 @@
 """Commands that add models or change hyperparameters, epochs or priority of models: events, or problems. Pure.
 
-Called by `cerebro.commands.command`; the page also shows all problems of a form. The log's state refuses such commands
+`cerebro.commands.command_events` calls it; the page also shows all problems of a form. The fold refuses such commands
 too (`cerebro.state.runs.commands`, `cerebro.state.models.added_models`). Checking here first gives users an early and
 precise error.
 """
@@ -11,10 +11,11 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from cerebro.commands.command import Command
 from cerebro.commands.rules import DOES, CommandKind, allowed, is_free, model_now, run_now
 from cerebro.contract.events import (
     ClientEvent,
@@ -34,9 +35,6 @@ from cerebro.state.models import added_models
 from cerebro.state.models.configs import is_same
 from cerebro.state.reports import state_words
 from cerebro.state.runs import concurrent_runs
-
-if TYPE_CHECKING:
-    from cerebro.commands.command import Command
 
 _MAX_EPOCHS = 1_000_000
 """Maximum number of epochs; a larger one is probably a typing error."""

@@ -14,7 +14,8 @@ from functools import partial
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.commands.command import Command, event_of_experiment, events_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import event_of_experiment, events_of
 from cerebro.commands.rules import CONFIG_COMMANDS, OF_EXPERIMENT, OF_MODEL, CommandKind
 from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError

@@ -14,7 +14,8 @@ from uuid import uuid4
 from flask import Blueprint, g, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.commands.command import Command, outcomes
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import outcomes
 from cerebro.commands.rules import CommandKind
 from cerebro.errors import (
     BadRequestError,

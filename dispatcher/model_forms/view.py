@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cerebro.commands.command import Command, problems_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import problems_of
 from cerebro.commands.rules import DOES, CommandKind
 from cerebro.commands.selection import chosen_fit, find_model
 from cerebro.commands.training_config import Problem

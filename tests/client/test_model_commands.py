@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cerebro.commands.command import Command, events_of, outcomes, problems_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of, outcomes, problems_of
 from cerebro.commands.rules import CONFIG_COMMANDS, CommandKind, allowed, check_free
 from cerebro.contract.events import (
     ModelExtended,

@@ -9,7 +9,8 @@ import pytest
 
 from cerebro import Experiment
 from cerebro.client.session import Session
-from cerebro.commands.command import Command, events_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of
 from cerebro.commands.rules import CommandKind, allowed, resumable, stopped_text
 from cerebro.commands.selection import target_run
 from cerebro.contract.events import (

@@ -14,7 +14,8 @@ from cerebro import SubEpochSpec
 from cerebro.client.commands import CommandsMixin
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.commands.command import Command, events_of, outcomes
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of, outcomes
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.records import CodeRecord, ExperimentRecord, Locator, Locators
 from cerebro.errors import ConflictError

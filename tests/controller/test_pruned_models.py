@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import pytest
 
-from cerebro.commands.command import Command, events_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of
 from cerebro.commands.planning import plan_evaluation
 from cerebro.commands.rules import CommandKind, allowed
 from cerebro.contract.events import (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.commands.command import Command, events_of
+from cerebro.commands.command import Command
+from cerebro.commands.command_events import events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import (
     ModelChanged,

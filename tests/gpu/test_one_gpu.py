@@ -30,7 +30,8 @@ from cerebro.worker.training.seeds import (
     seed_everything,
     sub_epoch_seed,
 )
-from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, handler_of, volumes_in, write_split

@@ -30,7 +30,8 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create, evaluate, predicting, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, evaluate, predicting, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 from tests.keras.models import BACKEND, Net, require_keras
 from tests.worker.training.resuming import BATCHES, CPU, ROWS, SIZE, SubEpoch
 from tests.worker.training.test_checkpoint import assert_equal

@@ -27,7 +27,8 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 
 CPU = torch.device("cpu")
 ROWS = 46

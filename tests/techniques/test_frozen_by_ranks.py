@@ -20,7 +20,8 @@ from cerebro.techniques import Group, resolve
 from cerebro.worker.training.checkpoints import frozen as freezing
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from cerebro.worker.training.ranks.grouped import prepare
-from cerebro.worker.training.sub_epoch import Trainee, restore
+from cerebro.worker.training.sub_epoch import restore
+from cerebro.worker.training.trainee import Trainee
 from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 

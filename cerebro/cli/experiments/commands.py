@@ -145,7 +145,8 @@ def append(
     An unreadable experiment can still be archived and deleted.
     """
     from cerebro.client.connection import author
-    from cerebro.commands.command import Command, event_of_experiment, events_of
+    from cerebro.commands.command import Command
+    from cerebro.commands.command_events import event_of_experiment, events_of
     from cerebro.commands.rules import OF_EXPERIMENT
 
     command, (state, problem) = Command(**fields), known

@@ -112,7 +112,8 @@ def _stop_search(options: argparse.Namespace) -> int:
 def _steer(options: argparse.Namespace, action: str, **fields: Any) -> int:
     """Append the command and print its outcome."""
     from cerebro.client.connection import author
-    from cerebro.commands.command import Command, outcomes
+    from cerebro.commands.command import Command
+    from cerebro.commands.command_events import outcomes
     from cerebro.commands.rules import CommandKind
 
     kvs, name = cluster_client(options.home), options.experiment

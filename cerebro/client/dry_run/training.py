@@ -31,7 +31,6 @@ from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
-    Trainee,
     count_parameters,
     create,
     default_device,
@@ -41,6 +40,7 @@ from cerebro.worker.training.sub_epoch import (
     restore,
     train_sub_epoch,
 )
+from cerebro.worker.training.trainee import Trainee
 
 _MODEL, _SEED = "m00", 0
 

@@ -24,7 +24,8 @@ from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import ModelFacts
 from cerebro.techniques.facts import blocks, coupled, distinct, num_bytes, planned, stages
 from cerebro.worker.training.frameworks import only_single
-from cerebro.worker.training.sub_epoch import Trainee, create
+from cerebro.worker.training.sub_epoch import create
+from cerebro.worker.training.trainee import Trainee
 
 log = logging.getLogger(__name__)
 

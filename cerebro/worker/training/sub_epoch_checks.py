@@ -23,7 +23,7 @@ from cerebro.worker.training.frameworks import only_single
 
 if TYPE_CHECKING:
     from cerebro.spec import DataLoader
-    from cerebro.worker.training.sub_epoch import Trainee
+    from cerebro.worker.training.trainee import Trainee
 
 _NAMED = 3
 _LARGE_FROZEN = 1 << 20

@@ -29,8 +29,9 @@ from cerebro.runtime.volumes import Volumes, checkpoint_file
 from cerebro.worker.training.checkpoints import frozen as freezing
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from cerebro.worker.training.checkpoints.storable import state_bytes
-from cerebro.worker.training.sub_epoch import Trainee, restore
+from cerebro.worker.training.sub_epoch import restore
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
+from cerebro.worker.training.trainee import Trainee
 
 WIDTH = 128
 TENSOR = 4 * WIDTH * WIDTH

@@ -21,7 +21,7 @@ from cerebro.spec import DataLoader
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.ranks.repetition import Repeat
-from cerebro.worker.training.sub_epoch import Trainee
+from cerebro.worker.training.trainee import Trainee
 from controller.decisions import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story, sub_epoch

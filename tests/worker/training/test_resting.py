@@ -9,7 +9,7 @@ import torch
 
 from cerebro.contract.tasks.bodies import EvaluateTask
 from cerebro.contract.tasks.checkpoints import CheckpointRef
-from cerebro.worker.training.sub_epoch import Trainee
+from cerebro.worker.training.trainee import Trainee
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import volumes_in, write_split

@@ -22,7 +22,8 @@ from cerebro.errors import SpecError
 from cerebro.worker.training.checkpoints.checkpoint import State, load, save
 from cerebro.worker.training.checkpoints.comparison import differences, digest
 from cerebro.worker.training.checkpoints.storable import state_bytes, storable
-from cerebro.worker.training.sub_epoch import Trainee, restore
+from cerebro.worker.training.sub_epoch import restore
+from cerebro.worker.training.trainee import Trainee
 from tests.worker.training.test_checkpoint import assert_equal
 
 CPU = torch.device("cpu")

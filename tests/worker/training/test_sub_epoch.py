@@ -14,13 +14,8 @@ from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec, Validation
 from cerebro.worker.training.metrics import Measured, checked_metrics
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
-from cerebro.worker.training.sub_epoch import (
-    Trainee,
-    create,
-    evaluate,
-    restore,
-    train_sub_epoch,
-)
+from cerebro.worker.training.sub_epoch import create, evaluate, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 
 CPU = torch.device("cpu")
 

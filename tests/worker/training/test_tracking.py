@@ -17,7 +17,8 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracked_checkpoint
 from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.metrics import numbers_of
-from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 from tests.worker.training.handlers import learn_from
 from tests.worker.training.test_checkpoint import assert_equal
 from tests.worker.training.test_sub_epoch import Rows

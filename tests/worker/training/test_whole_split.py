@@ -25,7 +25,8 @@ from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.seeds import sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create, evaluate
+from cerebro.worker.training.sub_epoch import create, evaluate
+from cerebro.worker.training.trainee import Trainee
 from controller.decisions import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, Story

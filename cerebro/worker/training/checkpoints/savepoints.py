@@ -27,7 +27,8 @@ from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.storable import state_bytes, storable
 from cerebro.worker.training.checkpoints.variables import Variables
 from cerebro.worker.training.seeds import generator_states, restore_generator_states
-from cerebro.worker.training.sub_epoch import Trainee, train_sub_epoch
+from cerebro.worker.training.sub_epoch import train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 
 log = logging.getLogger(__name__)
 

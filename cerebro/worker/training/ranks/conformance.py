@@ -35,7 +35,8 @@ from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.seeds import sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 
 _SEED, _MODEL = 1, "m00"
 _WAIT_S = 60.0

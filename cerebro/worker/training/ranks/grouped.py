@@ -42,7 +42,7 @@ from cerebro.worker.training.ranks.full_tensors import gather_full, require_same
 from cerebro.worker.training.ranks.gradient_weights import weight, weighted
 from cerebro.worker.training.ranks.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.seeds import rank_seed
-from cerebro.worker.training.sub_epoch import Trainee
+from cerebro.worker.training.trainee import Trainee
 
 
 @dataclass(kw_only=True)

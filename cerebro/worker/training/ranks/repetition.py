@@ -41,7 +41,8 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.seeds import has_drawn, sub_epoch_seed
-from cerebro.worker.training.sub_epoch import Trainee, create, default_device, restore, train_sub_epoch
+from cerebro.worker.training.sub_epoch import create, default_device, restore, train_sub_epoch
+from cerebro.worker.training.trainee import Trainee
 
 STATE, TRAINED, REQUEST = "state.pt", "trained.json", "request.json"
 _PROGRAM = "cerebro.worker.training.ranks.repetition"
