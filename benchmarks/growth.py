@@ -55,7 +55,7 @@ _SHORT_SUB_EPOCHS, _MANY_MODELS, _FEW_WORKERS = 10_000, 1_000, 5
 """Sub-epochs (two epochs), models and workers of the run for the comparison of halves."""
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 1800.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def benchmark() -> list[Figure]:
@@ -149,7 +149,7 @@ def _move(plane: ControlPlane) -> float:
     kvs, rule = KvsClient(plane.server, plane.token), Rule()
     (summary,) = kvs.experiments()
     while not (term := kvs.lead("keeper", 3600.0).term):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     began = time.monotonic()
     created = summary.experiment.created
     progress = Progress(seq=summary.last_seq, created=created, grows=True)
@@ -191,7 +191,7 @@ def _looked(folder: Path, newcomer: str) -> dict[str, float]:
         while not kvs.events(_NAME, summary.last_seq):
             if time.monotonic() > began + _LONGEST_S:
                 raise ClusterError(f"the controller did not decide within {_LONGEST_S:g} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         decided_s = time.monotonic() - began
         controller = _rss(plane.pids["controller"])
     return {
@@ -216,7 +216,7 @@ def _page(plane: ControlPlane) -> None:
                 return
         if time.monotonic() > began + _LONGEST_S:
             raise ClusterError("the page is not complete")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _rss(pid: int) -> float:

@@ -46,7 +46,7 @@ _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 600.0
 _RIVAL_S = 0.001
 """Lease of the second controller: the minimum, so that it disturbs only what is already broken."""
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _BUSY, _QUIET_S = 0.2, 2.0
 """The controller is idle when it has used less than this share of a core for this time."""
 
@@ -138,10 +138,10 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
             if not math.isfinite(decided_s) and kvs.events(_NAME, summary.last_seq):
                 decided_s = time.monotonic() - began
             now_s = _cpu_s(plane)
-            if now_s > used_s + _BUSY * _LOOK_S:
+            if now_s > used_s + _BUSY * _POLL_S:
                 quiet_since = time.monotonic()
             used_s = now_s
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "attempts": attempts}
 
 
@@ -149,7 +149,7 @@ def name_newcomer(kvs: KvsClient, newcomer: str) -> None:
     """Record in the cluster log that a worker has joined."""
     joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
     while not (term := kvs.lead("rival", _RIVAL_S).term):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     after = 0
     while events := kvs.cluster_log(after):
         after += len(events)

@@ -30,7 +30,7 @@ from controller.scaling.cluster_snapshot import ClusterSnapshot, Liveness
 from controller.sharing.arbiter import DeviceSlot
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-_LOOK_S = 5.0
+_POLL_S = 5.0
 """Seconds between two counts of workers: decisions are frequent, scrapes come every 15 s or so."""
 
 WORKER_STATES = ("busy", "idle", *Liveness, "quarantined")
@@ -45,7 +45,7 @@ class Metrics:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._looked = -_LOOK_S
+        self._last_count_at = -_POLL_S
         self.registry = registry()
         self.leading = Gauge(
             "cerebro_controller_leading",
@@ -146,7 +146,7 @@ class Metrics:
 
     def is_due(self) -> bool:
         """True if `update` is due."""
-        return self._monotonic() - self._looked >= _LOOK_S
+        return self._monotonic() - self._last_count_at >= _POLL_S
 
     def update(self, held: Collection[DeviceSlot], gap: float, snapshot: ClusterSnapshot) -> None:
         """Count workers and their devices.
@@ -156,7 +156,7 @@ class Metrics:
             gap: largest gap of the open fit runs.
         """
         self._gap.set(gap)
-        self._looked = self._monotonic()
+        self._last_count_at = self._monotonic()
         workers = Count(_states(held, snapshot))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])

@@ -26,7 +26,7 @@ from controller.loop.snapshot_process import SnapshotQuestion
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _SWEEP_S = 600.0
 """Seconds between two scans for inactive experiments."""
 _TRY_AGAIN_S, _LONGEST_S = 60.0, 3600.0
@@ -165,7 +165,7 @@ class LogKeeper:
 
     def _run(self) -> None:
         while True:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             try:
                 self.reconcile(time.monotonic())
             except Exception:

@@ -59,7 +59,7 @@ class Store(SnapshotStore, Protocol):
         """Return targets and outbox."""
         ...
 
-    def keep_outbox(self, outbox: Outbox) -> None:
+    def replace_outbox(self, outbox: Outbox) -> None:
         """Replace the outbox. `ConflictError` if another controller leads."""
         ...
 
@@ -112,7 +112,7 @@ class Sender:
         ended = {message.id: _reason(future) for message, future in self._running.values() if future.done()}
         settled = self._settled(queued, targets, ended)
         if settled != found.outbox:
-            self._store.keep_outbox(settled)
+            self._store.replace_outbox(settled)
         for name in [name for name, (message, _) in self._running.items() if message.id in ended]:
             del self._running[name]  # not before the results are stored: they would be sent again
         self._start(settled, targets)

@@ -14,8 +14,8 @@ from cerebro.runtime.kvs.client import KvsClient
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 3.0
-"""Seconds between two looks at the targets and the process."""
+_POLL_S = 3.0
+"""Seconds between two checks of the targets and the process."""
 
 
 class NotificationProcess:
@@ -43,7 +43,7 @@ class NotificationProcess:
                 log.warning("the notification targets cannot be read: %s", error)
             except Exception:
                 log.exception("notifications are not sent")
-            self.stop.wait(_LOOK_S)
+            self.stop.wait(_POLL_S)
         self._end()
 
     def reconcile(self) -> None:

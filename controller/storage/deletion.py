@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _TRY_AGAIN_S = 10.0
 """Seconds before a failed move is retried."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """Seconds between two checks while a removal runs or fails."""
 
 
@@ -85,7 +85,7 @@ class Deletion:
             is_swept = self.removal.sweep([self._volumes.trash(volume) for volume in self._written()])
         self._is_due = bool(self._stuck) or not is_swept
         if self._is_due:
-            self._rests_until = now + _LOOK_S
+            self._rests_until = now + _POLL_S
 
     @contextmanager
     def _or_later(self, what: str) -> Iterator[None]:

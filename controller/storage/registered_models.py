@@ -29,7 +29,7 @@ from cerebro.runtime.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """Seconds between two checks for versions to copy."""
 _TIDY_S = 3600.0
 """Seconds between two cleanups, and without writes after which a copy is abandoned."""
@@ -66,7 +66,7 @@ class Registering:
                 log.warning("registered models wait: %s", error)
             except Exception:
                 log.exception("registered models wait")
-            self.stop.wait(_LOOK_S)
+            self.stop.wait(_POLL_S)
 
     def copy_due(self) -> None:
         """Copy the versions that are due.

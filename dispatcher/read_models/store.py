@@ -116,7 +116,7 @@ class Store(Protocol):
         """Add an entry of the current user to the audit log."""
 
     def redeem_sign_in_code(self, code: str) -> api.SignedIn:
-        """Use a one-time code up and return its owner. Raises `NotFoundError`, or `ConflictError` if it was used."""
+        """Redeem a one-time code and return its owner. Raises `NotFoundError`, or `ConflictError` if it was used."""
 
     def end_session(self, session: str) -> None:
         """Record the end of a sign-in session."""

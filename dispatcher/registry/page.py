@@ -76,7 +76,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         if alias and not is_waiting:
             move = partial(services.store.move_alias, target, _alias_request(alias, version.version))
             reader.call(move, is_command=True)
-        registry.forget()
+        registry.invalidate()
         waiting = f"{target}/{version.version}@{alias}" if is_waiting else None
         return redirect(url_for("pages.registry", waiting=waiting, _anchor=target), 303)
 
@@ -89,7 +89,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         wanted = _alias_request(request.form.get("alias", "").strip(), number)
         reader.call(partial(services.store.move_alias, model, wanted), is_command=True)
         _log.info("alias model=%s alias=%s version=%s by=%s", model, wanted.alias, number, author())
-        registry.forget()
+        registry.invalidate()
         return redirect(url_for("pages.registry", _anchor=model), 303)
 
     @pages.get("/registry/<name:model>/<int:number>/file")

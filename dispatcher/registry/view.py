@@ -85,7 +85,7 @@ class Registry:
         self._refreshing = threading.Lock()
         self._at, self._models = float("-inf"), tuple[RegisteredRow, ...]()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Read the registry again at the next access."""
         with self._refreshing:
             if self._at > float("-inf"):

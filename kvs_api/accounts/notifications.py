@@ -110,7 +110,7 @@ class NotificationStore(QuotaStore):
             _log.warning("the outbox is damaged: %s", errors.validation_summary(error.errors()))
             return Outbox()
 
-    def keep_outbox(self, outbox: Outbox) -> None:
+    def replace_outbox(self, outbox: Outbox) -> None:
         """Replace the outbox."""
         self._run({"call": "put", "key": keys.OUTBOX, "record": outbox.model_dump_json()})
 

@@ -87,7 +87,7 @@ class AccountViews:
         )
 
     def redeem_sign_in_code(self, call: Call) -> Response:
-        """Use a one-time code up and return its owner."""
+        """Redeem a one-time code and return its owner."""
         once = call.identity() or secrets.token_hex(16)
         return answer(self._store.redeem_sign_in_code(call.body(api.RedeemRequest).code, once))
 

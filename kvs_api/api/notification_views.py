@@ -56,7 +56,7 @@ class NotificationViews(AccountViews):
         """Return all targets with their addresses, and the outbox."""
         return answer(OutboxAnswer(targets=self._store.targets(), outbox=self._store.outbox()))
 
-    def keep_outbox(self, call: Call) -> Response:
+    def replace_outbox(self, call: Call) -> Response:
         """Replace the outbox."""
-        self._store.keep_outbox(call.body(Outbox))
+        self._store.replace_outbox(call.body(Outbox))
         return done()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TEST_S = 60.0
 """Seconds to wait for the result of a test message."""
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def register(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -113,7 +113,7 @@ def run_test(options: argparse.Namespace) -> int:
                 raise ClusterError(f"{target.id} did not get the test message: {status.error}")
             print(f"{target.address} got the test message of {target.id}.")
             return 0
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     raise ClusterError(
         f"no result of the test message for {target.id} after {_TEST_S:g} s: the controller sends it; see "
         "`cerebro notify list` and `cerebro logs controller`"

@@ -334,7 +334,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/sign-in-codes/redeem": Operation(
         name="redeem_sign_in_code",
         scope=Scope.ACT,
-        summary="For the dispatcher: use a one-time code up, and return its owner.",
+        summary="For the dispatcher: redeem a one-time code and return its owner.",
         body=api.RedeemRequest,
         answer=api.SignedIn,
         headers=(api.ONCE,),
@@ -550,7 +550,7 @@ STORE: dict[str, Operation] = {
         answer=OutboxAnswer,
     ),
     "PUT /v1/outbox": Operation(
-        name="keep_outbox",
+        name="replace_outbox",
         scope=Scope.CONTROL,
         summary="For the controller: replace the messages to send, cursors and results.",
         body=Outbox,

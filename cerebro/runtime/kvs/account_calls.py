@@ -88,7 +88,7 @@ class AccountCalls(Transport):
         return self.call("POST", "/v1/sign-in-codes", api.SignInCode, api.SignInCodeRequest(name=name))
 
     def redeem_sign_in_code(self, code: str) -> api.SignedIn:
-        """Use a one-time code up and return its owner. Only the dispatcher may.
+        """Redeem a one-time code and return its owner. Only the dispatcher may.
 
         Raises:
             NotFoundError: the code is unknown or expired.

@@ -42,6 +42,6 @@ class NotificationCalls(Transport):
         """Return all targets with their addresses, and the outbox. Controller only."""
         return self.call("GET", "/v1/outbox", OutboxAnswer)
 
-    def keep_outbox(self, outbox: Outbox) -> None:
+    def replace_outbox(self, outbox: Outbox) -> None:
         """Replace the outbox. Controller only."""
         self.send("PUT", "/v1/outbox", outbox.model_dump_json().encode(), 0.0)

@@ -35,7 +35,7 @@ _MAX_SIDE_BY_SIDE = 4
 """Maximum count of equally long sub-epochs in sequence on one GPU in the counting constraints."""
 _MAX_COUNTED = 200
 """Number of uses of a worker above which counting costs more than it proves."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 class _Use(NamedTuple):
@@ -279,11 +279,11 @@ class Programme:
 
 @contextmanager
 def _stopped(solver: cp_model.CpSolver, seconds: float, clock: Callable[[], float]) -> Iterator[None]:
-    """Stop the search after `seconds` of a clock CP-SAT does not support, to within `_LOOK_S`."""
+    """Stop the search after `seconds` of a clock CP-SAT does not support, to within `_POLL_S`."""
     until, is_over = clock() + seconds, threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(_LOOK_S):
+        while not is_over.wait(_POLL_S):
             if clock() >= until:
                 solver.stop_search()
 

@@ -39,7 +39,7 @@ from cerebro.state.models.model import TRANSITIONS as MODEL_TRANSITIONS
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs.run import TRANSITIONS, Run, RunState
 
-_SHOWN = 100
+_MAX_TAG_TEXT = 100
 """Maximum characters of a tag's value in the list of commands."""
 
 Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
@@ -77,7 +77,7 @@ def command_record(
         seq=seq,
         time=event.time,
         by=event.author if isinstance(event, RunRequested) else event.by,
-        what=_SAID[type(event)](event) + (f" (before: {previous_value})" if previous_value else ""),
+        what=_DESCRIPTIONS[type(event)](event) + (f" (before: {previous_value})" if previous_value else ""),
         run=getattr(event, "run", ""),
         model=getattr(event, "model", ""),
         is_late=is_late,
@@ -122,13 +122,13 @@ def _tagged(event: TagsChanged) -> str:
     )
     words = {key: value for key, value in event.tags.items() if key != NOTE}
     gone = [key for key, value in words.items() if value is None]
-    added = tags_text({key: value[:_SHOWN] for key, value in words.items() if value is not None})
+    added = tags_text({key: value[:_MAX_TAG_TEXT] for key, value in words.items() if value is not None})
     set_ = [f"set tags{of}: {added}"] if added else []
     deleted = [f"deleted tags{of}: {', '.join(gone)}"] if gone else []
     return "; ".join([*set_, *deleted, *note])
 
 
-_SAID: dict[type, Callable[[Any], str]] = {
+_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     RunRequested: lambda event: f"requested {event.run}",
     RunStopRequested: lambda event: f"stopped {event.run}",
     RunResumed: lambda event: (

@@ -149,7 +149,7 @@ def test_a_message_is_sent_once_although_its_result_cannot_be_stored(
         raise StoreUnavailableError("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "keep_outbox", away)
+        patch.setattr(store, "replace_outbox", away)
         with pytest.raises(StoreUnavailableError):
             world.sender.step()
     world.step(3)

@@ -155,7 +155,7 @@ def test_connections_for_an_ended_attempt_are_closed(endpoint: GangEndpoint, ran
 
 def test_connections_for_an_attempt_that_never_starts_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The member's connection is closed after a timeout."""
-    monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint._LOOK_S", 0.01)
+    monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint._POLL_S", 0.01)
     endpoint = GangEndpoint("127.0.0.1", 0, TOKEN)
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
         monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint.JOIN_S", 0.0)

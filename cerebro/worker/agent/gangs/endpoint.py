@@ -27,7 +27,7 @@ RankKey = tuple[Name, int]
 """An attempt and a rank."""
 
 _BACKLOG = 128
-_PAUSE_S, _LOOK_S = 0.2, 5.0
+_PAUSE_S, _POLL_S = 0.2, 5.0
 _CALLERS = 64
 """Maximum concurrent handshakes."""
 _REMEMBERED = 1000
@@ -132,7 +132,7 @@ class GangEndpoint:
 
     def _accept(self) -> None:
         with self._listener as listener:
-            listener.settimeout(_LOOK_S)
+            listener.settimeout(_POLL_S)
             while True:
                 try:
                     end, _ = listener.accept()

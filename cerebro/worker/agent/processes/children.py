@@ -31,7 +31,7 @@ IDLE_S = 600.0
 """Seconds after which an idle child ends. It holds a few hundred MB or more."""
 FREE_MEMORY_S = 2.0
 """Idle seconds after which a child frees rebuildable objects. Before that, its next task is probably near."""
-_LOOK_S = 5.0
+_POLL_S = 5.0
 """Seconds between two memory checks while no task runs."""
 
 Place = tuple[tuple[int, ...], str]
@@ -147,7 +147,7 @@ class ChildPool:
         with self._lock:
             idle = [child for _, child in self._idle()]
         return (
-            (_LOOK_S if all(child.has_freed_memory for child in idle) else FREE_MEMORY_S) if idle else IDLE_S
+            (_POLL_S if all(child.has_freed_memory for child in idle) else FREE_MEMORY_S) if idle else IDLE_S
         )
 
     def is_crowded(self) -> bool:
