@@ -38,7 +38,13 @@ from dispatcher.api.routes import (
     RouteInput,
     operations,
 )
-from dispatcher.compare.view import CompareFigureQuery, CompareQuery, compare, compare_figure
+from dispatcher.compare.view import (
+    CompareFigureQuery,
+    CompareQuery,
+    compare,
+    compare_figure,
+    compared_version,
+)
 from dispatcher.curves.figure import StaticSvgQuery
 from dispatcher.data.failed_rows import failed_rows
 from dispatcher.data.view import newest_dataset
@@ -165,8 +171,10 @@ class Api:
     def compared_curves(self, query: CompareFigureQuery) -> Response:
         """Answer the figure of compared models."""
         chosen = CompareQuery(pick=query.pick, metric=query.metric)
-        view = compare(self._reader, chosen, axis=query.axis)
-        return Response(_json(compare_figure(view, query)), mimetype=JSON)
+        return self._tagged(
+            compared_version(self._reader, query.pick),
+            lambda: compare_figure(compare(self._reader, chosen, axis=query.axis), query),
+        )
 
     def _draw(self, figure: str, query: Contract, name: str) -> Figure:
         now, (_, _, draw) = self._reader.now(), FIGURES[figure]

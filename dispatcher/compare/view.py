@@ -6,8 +6,9 @@ Reads each experiment once, under its lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pydantic import Field
 
@@ -22,7 +23,7 @@ from dispatcher.read_models.read_model import ReadModel
 from dispatcher.read_models.reader import Reader
 
 _READ_S = 2.0
-"""Maximum seconds to wait for the log of each experiment."""
+"""Maximum seconds to wait for all logs together."""
 
 
 class CompareQuery(Contract):
@@ -69,6 +70,7 @@ class CompareView:
 
     Attributes:
         missing: (name in `pick`, reason) of each model that was not found.
+        is_complete: False while a log with a missing model is still being read.
         metric, mode: metric of the curves and its direction.
         metrics: all metrics, for a choice.
         winners: references of the best models, if all have the same objective.
@@ -76,6 +78,7 @@ class CompareView:
 
     models: tuple[ComparedModel, ...]
     missing: tuple[tuple[str, str], ...]
+    is_complete: bool
     lines: Comparison
     metric: str
     mode: str
@@ -89,35 +92,59 @@ def picked(pick: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))[:MAX_MODELS]
 
 
+def compared_version(reader: Reader, pick: str) -> Callable[[], object]:
+    """Return a function whose result changes whenever the compared models change."""
+    experiments = list(dict.fromkeys(name.partition("/")[0] for name in picked(pick)))
+
+    def version_of(experiment: str) -> object:
+        try:
+            return reader.version(experiment)
+        except CerebroError as error:
+            return str(error)
+
+    return lambda: tuple(map(version_of, experiments))
+
+
 def compare(reader: Reader, query: CompareQuery, *, axis: Axis = "epoch") -> CompareView:
     """Read and compare the models of `query`."""
+    names = picked(query.pick)
+    by_experiment: dict[str, list[str]] = {}
+    for name in names:
+        by_experiment.setdefault(name.partition("/")[0], []).append(name)
     found: dict[str, ComparedModel] = {}
-    missing: list[tuple[str, str]] = []
-    metric = query.metric
-    for name in picked(query.pick):
-        experiment, _, rest = name.partition("/")
+    reasons: dict[str, str] = {}
+    metric, is_complete = query.metric, True
+    deadline = reader.monotonic() + _READ_S
+    for experiment, picks in by_experiment.items():
         try:
-            one = reader.read(
+            read_models, is_read = reader.read(
                 experiment,
-                lambda read_model, rest=rest, metric=metric: _find(read_model, rest, metric, axis),  # type: ignore[misc]
-                timeout_s=_READ_S,
+                partial(_find_all, picks=picks, metric=metric, axis=axis),
+                timeout_s=max(0.0, deadline - reader.monotonic()),
             )
         except CerebroError as error:
-            missing.append((name, str(error)))
+            reasons |= dict.fromkeys(picks, str(error))
             continue
-        if one is None:
-            missing.append((name, f"experiment {experiment!r} has no model {rest!r}"))
-        else:
-            found.setdefault(one.reference, one)
-            metric = metric or one.metric
-    models = tuple(found.values())
-    first = models[0] if models else None
+        found |= read_models
+        metric = metric or next((model.metric for model in read_models.values()), "")
+        for name in picks:
+            if name not in read_models:
+                is_complete &= is_read
+                reasons[name] = (
+                    f"experiment {experiment!r} has no model {name.partition('/')[2]!r}"
+                    if is_read
+                    else f"the log of {experiment!r} is still being read"
+                )
+    models = tuple({found[name].reference: found[name] for name in names if name in found}.values())
     return CompareView(
         models=models,
-        missing=tuple(missing),
+        missing=tuple((name, reasons[name]) for name in names if name in reasons),
+        is_complete=is_complete,
         lines=comparison([each.summary for each in models]),
         metric=metric,
-        mode=first.mode if first else "min",
+        mode=next(
+            (each.mode for each in models if each.metric == metric), models[0].mode if models else "min"
+        ),
         metrics=tuple(
             dict.fromkeys(name for each in models for name in (each.metric, *each.summary.metrics))
         ),
@@ -145,6 +172,19 @@ def compare_figure(view: CompareView, query: CompareFigureQuery) -> Figure:
         is_ranked=all((each.metric, each.mode) == (view.metric, view.mode) for each in view.models),
         theme=query.theme,
     )
+
+
+def _find_all(
+    read_model: ReadModel, *, picks: Sequence[str], metric: str, axis: Axis
+) -> tuple[dict[str, ComparedModel], bool]:
+    """Return the picked models of one experiment by name, and whether its whole log was read."""
+    found: dict[str, ComparedModel] = {}
+    for name in picks:
+        one = _find(read_model, name.partition("/")[2], metric, axis)
+        if one is not None:
+            found[name] = one
+            metric = metric or one.metric
+    return found, read_model.is_complete
 
 
 def _find(read_model: ReadModel, rest: str, metric: str, axis: Axis) -> ComparedModel | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dispatcher.compare import view
 from dispatcher.models.comparison import MAX_MODELS
-from tests.dispatcher.fakes import Browser
+from dispatcher.pages.live_pages import RUNNING_S
+from dispatcher.read_models.reader import FRESH_S, Reader
+from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.gallery import gallery
 from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story, running_story
 
 
 @pytest.fixture
@@ -79,3 +84,65 @@ def test_curves_of_several_experiments_are_one_figure(browser: Browser) -> None:
     assert "digits/m00" in names  # asha has no accuracy, the objective of the first model
     assert "asha/m00" not in names
     assert json.loads(browser.get("/api/views/compare/curves").text)["layout"]["meta"]["empty"]
+
+
+@pytest.mark.parametrize("address", ["/fragments/compare", "/api/views/compare/curves"])
+def test_a_poll_without_news_gets_304_and_any_compared_experiment_is_news(address: str) -> None:
+    """A model that does not exist yet is news when it appears."""
+    bench, stories = Bench(), [running_story("one"), running_story("two")]
+    for story in stories:
+        bench.store.add(story)
+    browser, path = bench.signed_in(), f"{address}?pick=one/m00,two/m00,three/m00"
+
+    def tag(known: str = "") -> tuple[int, str]:
+        bench.clock.now += FRESH_S
+        bench.monotonic.now += FRESH_S
+        answer = browser.client.get(path, headers={"If-None-Match": known}, base_url="http://127.0.0.1:7080")
+        return answer.status_code, answer.headers["ETag"]
+
+    _, first = tag()
+    assert tag(first) == (304, first)
+    stories[1].pause("no room")
+    status, second = tag(first)
+    assert status == 200
+    bench.store.add(running_story("three"))
+    assert tag(second)[0] == 200
+
+
+def test_models_of_one_experiment_need_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many models are selected, and in whatever order."""
+    bench, read = Bench(), []
+    for name in ("one", "two"):
+        bench.store.add(running_story(name))
+    reader_read = Reader.read
+
+    def counting(self: Reader, name: str, *args: Any, **kwargs: Any) -> object:
+        read.append(name)
+        return reader_read(self, name, *args, **kwargs)
+
+    browser = bench.signed_in()
+    monkeypatch.setattr(Reader, "read", counting)
+    text = text_of(browser.get("/compare?pick=one/m01,two/m00,one/m00,one/m02,two/m01").text)
+    assert read == ["one", "two"]
+    labels = [f"remove {name}" for name in ("one/m01", "two/m00", "one/m00", "one/m02", "two/m01")]
+    assert sorted(labels, key=text.index) == labels
+
+
+def test_a_model_in_the_unread_part_of_a_log_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says that the log is still being read, and polls until it is."""
+    monkeypatch.setattr(view, "_READ_S", 0.0)
+    bench, story = Bench(), Story("long")
+    story.workers_join()
+    story.etl()
+    story.fit(models=500, epochs=1)
+    for model in range(500):
+        story.train(f"m{model:02}", 1)
+    story.finish()
+    story.fit(models=501, epochs=1, run="fit-2")
+    bench.store.add(story)
+    browser = bench.signed_in()
+    page = browser.get("/compare?pick=long/m500").text
+    assert "the log of &#39;long&#39; is still being read" in page
+    assert f'data-every="{RUNNING_S}"' in page
+    bench.app.extensions["cerebro-background"].run()
+    assert "is not shown" not in browser.get("/compare?pick=long/m500").text
