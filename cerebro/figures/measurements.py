@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from cerebro.contract.metrics import merged
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ExperimentState, Run
+from cerebro.state.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,27 +36,34 @@ class Measured:
     means: tuple[str, ...] = ()
 
 
+def tasks_by_model(run: Run) -> dict[str, list[Task]]:
+    """Return the tasks of each model of a planned test run."""
+    found: defaultdict[str, list[Task]] = defaultdict(list)
+    for task in run.tasks.by_key.values():
+        found[task.key.model or ""].append(task)
+    return dict(found)
+
+
+def measured(model: str, epoch: int, tasks: Sequence[Task]) -> Measured:
+    """Return the metrics of one model from the committed ones of its test's tasks."""
+    results = [task.result for task in tasks if task.result is not None]
+    metrics = merged([result.part for result in results])
+    return Measured(
+        model=model,
+        epoch=epoch,
+        rows=sum(result.rows for result in results),
+        metrics=metrics,
+        means=tuple(name for name in metrics if name not in results[0].ratios),
+        parts=len(tasks),
+        done=len(results),
+    )
+
+
 def tested(run: Run) -> list[Measured]:
     """Return the metrics of each model of a planned test run, from its committed tasks."""
     assert isinstance(run.plan, EvaluatePlan)
-    results: defaultdict[str | None, list[TaskResult]] = defaultdict(list)
-    parts: defaultdict[str | None, int] = defaultdict(int)
-    for task in run.tasks.by_key.values():
-        parts[task.key.model] += 1
-        if task.result is not None:
-            results[task.key.model].append(task.result)
-    return [
-        Measured(
-            model=model,
-            epoch=epoch,
-            rows=sum(r.rows for r in results[model]),
-            metrics=(metrics := merged([result.part for result in results[model]])),
-            means=tuple(name for name in metrics if name not in results[model][0].ratios),
-            parts=parts[model],
-            done=len(results[model]),
-        )
-        for model, epoch in run.plan.models.items()
-    ]
+    tasks = tasks_by_model(run)
+    return [measured(model, epoch, tasks.get(model, [])) for model, epoch in run.plan.models.items()]
 
 
 def averaged(found: Sequence[Measured]) -> str:

@@ -17,6 +17,7 @@ from cerebro.contract.base import Contract
 from cerebro.errors import BadRequestError
 from cerebro.figures import Figure, ModelSummary, ProgressAxis, Theme
 from cerebro.figures.models import ranked, values_at
+from cerebro.figures.search import best_values, values_of_epochs
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.pages.drawing import Drawing, empty_drawing, with_reason
@@ -130,16 +131,22 @@ def best_so_far(read_model: ReadModel, query: BestSoFarQuery, now: float) -> Dra
     run = read_model.fit(query.fit)
     if run is None:
         return empty_drawing()
-    draw = partial(
-        figures.best_so_far,
-        figures.observations(run, query.axis),
-        metric=run.fit_request.metric,
-        mode=run.fit_request.mode,
-        axis_unit=query.axis,
-        is_log=query.log,
-        theme=query.theme,
+    table, request, began = read_model.table(run), run.fit_request, run.clock.first_start
+    if query.axis == "model":
+        values = partial(best_values, table.rows())
+    else:
+        values = partial(values_of_epochs, table.epoch_values(), query.axis, began)
+    return with_reason(
+        lambda: figures.best_so_far(
+            values(),
+            metric=request.metric,
+            mode=request.mode,
+            axis_unit=query.axis,
+            is_log=query.log,
+            theme=query.theme,
+        ),
+        "",
     )
-    return with_reason(draw, "")
 
 
 def rungs(read_model: ReadModel, query: RungsFigureQuery, now: float) -> Drawing:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
+from cerebro.contract.runs import EvaluatePlan
 from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.texts import first_line
 from cerebro.figures.models import ModelSummary, failure_groups
-from cerebro.state import Run, TaskState
+from cerebro.state import ExperimentState, Run, TaskState
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import Throughput, TimeLeft
 from cerebro.state.runs import rungs
@@ -22,7 +23,7 @@ from cerebro.state.tasks import verification_texts
 from dispatcher.data.view import SplitRow, newest_dataset, split_rows
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, failed_attempts, found_best, shown_best
-from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
+from dispatcher.tabs.runs import RunRow, ScoreRow, best_scores, run_row
 from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
 
 _MAX_NAMED = 20
@@ -116,6 +117,8 @@ class Overview:
     pace: Throughput
     splits: tuple[SplitRow, ...]
     scores: tuple[ScoreRow, ...]
+    more_scores: int
+    """Number of results of tests that are not in `scores`."""
     workers: tuple[WorkerRow, ...]
     search: tuple[str, str] | None = None
     """Search procedure of the fit and its progress, in words."""
@@ -133,6 +136,7 @@ def overview(
     dataset = newest_dataset(read_model)
     workers = tuple(worker_rows(state, statuses, now))
     open_runs = state.open_runs()
+    scores = tuple(row for each in state.runs.values() for row in best_scores(read_model, each))
     return Overview(
         notes=tuple(_notes(workers)) if open_runs else (),
         runs=tuple(run_row(read_model, each) for each in reversed(state.runs.values())),
@@ -143,7 +147,8 @@ def overview(
         splits=tuple(replace(row, parts=()) for row in split_rows(read_model, dataset, now))
         if dataset
         else (),
-        scores=tuple(row for each in state.runs.values() for row in scores(each)),
+        scores=scores,
+        more_scores=_num_tested(state) - len(scores),
         workers=workers,
         search=(rungs.procedure(run), rungs.progress(run, read_model.table(run).trained_epochs()))
         if run and run.search
@@ -153,6 +158,11 @@ def overview(
         else None,
         verifications=tuple(verification_texts.lines(run.verifications)) if run else (),
     )
+
+
+def _num_tested(state: ExperimentState) -> int:
+    plans = (run.plan for run in state.runs.values() if run.kind == "test")
+    return sum(len(plan.models) for plan in plans if isinstance(plan, EvaluatePlan))
 
 
 def _forecast(run: Run, time_left: TimeLeft | None, now: float) -> tuple[str, tuple[str, ...]]:

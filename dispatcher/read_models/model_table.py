@@ -12,6 +12,7 @@ from itertools import islice
 
 from cerebro.figures import hyperparams
 from cerebro.figures.models import ModelSummary, ranked, summary
+from cerebro.figures.search import EpochValues, epoch_values
 from cerebro.state import Run
 from dispatcher.read_models.columns import Columns
 
@@ -39,6 +40,8 @@ class ModelTable:
         self._failed: dict[str, ModelSummary] = {}
         self._best: ModelSummary | None = None
         self._ranked: list[ModelSummary] | None = None
+        self._epoch_values: dict[str, EpochValues] = {}
+        """Filled at the first request for a figure that needs them."""
 
     def invalidate(self, *models: str) -> None:
         """Rebuild the rows of these models on the next access. The models may be new."""
@@ -66,6 +69,14 @@ class ModelTable:
         """Return one model; `None` if it does not exist."""
         self._refresh()
         return self._rows.get(model)
+
+    def epoch_values(self) -> list[EpochValues]:
+        """Return a new list of all models' values by epoch."""
+        self._refresh()
+        for name, row in self._rows.items():
+            if name not in self._epoch_values:
+                self._epoch_values[name] = epoch_values(self._run, self._run.models[name], row.index)
+        return list(self._epoch_values.values())
 
     # --- totals ----------------------------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class ModelTable:
                 continue
             row, old = self._build(name), self._rows.get(name)
             self._rows[name] = row
+            self._epoch_values.pop(name, None)
             if old is None or old.hyperparams != row.hyperparams:
                 self._varying = None
             self._count_row(row, old)

@@ -7,6 +7,7 @@ Views are functions of the read model only. It reads nothing itself and is not t
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
-from cerebro.figures import tested, tests_of
+from cerebro.figures import tests_of
 from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.reports.throughput import IDLE, Throughput, ThroughputMeter
 from cerebro.state.runs.rungs import Rung, SearchReports
@@ -43,6 +44,7 @@ from cerebro.state.tasks.task import OPEN
 from dispatcher.read_models.columns import Columns
 from dispatcher.read_models.live_series import LiveSeries
 from dispatcher.read_models.model_table import ModelTable
+from dispatcher.read_models.tested_models import TestedModels
 
 _TASK_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)
 _RUN_EVENTS = (
@@ -108,6 +110,7 @@ class ReadModel:
         self.is_complete = False
         self.is_open = False
         self._tables: dict[str, ModelTable] = {}
+        self._tested: dict[str, TestedModels] = {}
         self._rung_states: dict[str, SearchReports] = {}
         self._throughput = ThroughputMeter()
         self._throughput.recall(self.state)
@@ -184,13 +187,14 @@ class ReadModel:
     def columns(self, run: Run) -> Columns:
         """Return the columns of a planned fit run's models, with the test values known so far."""
         metric = run.fit_request.metric
-        tests = {
-            each.model: each.metrics[metric]
-            for test in tests_of(self.state, run)
-            for each in tested(test)
-            if metric in each.metrics and each.done == each.parts
-        }
-        return replace(self.table(run).columns(), tests=tests)
+        tests = [self.tested(test).values(metric) for test in tests_of(self.state, run)]
+        return replace(self.table(run).columns(), tests=ChainMap(*reversed(tests)))
+
+    def tested(self, run: Run) -> TestedModels:
+        """Return the results of a planned test run."""
+        if run.id not in self._tested:
+            self._tested[run.id] = TestedModels(run)
+        return self._tested[run.id]
 
     def best_of(self, run: Run) -> Model | None:
         """Return the best model of a planned fit run."""
@@ -231,6 +235,8 @@ class ReadModel:
         key = TaskKey.parse(event.task)
         if key.model and key.run in self._tables:
             self._tables[key.run].invalidate(key.model)
+        if key.model and key.run in self._tested:
+            self._tested[key.run].invalidate(key.model)
         if isinstance(event, TaskAssigned | TaskStarted):
             return
         self.live.forget(event.task)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import math
 from dataclasses import dataclass
 
-from cerebro.contract.runs import EvaluatePlan
-from cerebro.figures import averaged, tested
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.figures import Measured, averaged
 from cerebro.state import Run, RunState, waiting_for
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import TimeLeft
 from dispatcher.read_models.read_model import ReadModel
+
+MAX_SCORES = 20
+"""Maximum number of results to list of one test run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +104,23 @@ def shown_run(read_model: ReadModel, now: float) -> ShownRun:
     return ShownRun(id=run.id, kind=run.kind, done=done, total=total, time_left=time_left)
 
 
-def scores(run: Run) -> Iterator[ScoreRow]:
-    """Yield the results of a test run so far; nothing for other runs."""
-    if run.kind != "test" or not isinstance(run.plan, EvaluatePlan):
-        return
+def best_scores(read_model: ReadModel, run: Run) -> list[ScoreRow]:
+    """Return the best results of a test run so far, at most `MAX_SCORES`; an empty list for other runs."""
+    if (
+        run.kind != "test"
+        or not isinstance(run.plan, EvaluatePlan)
+        or not isinstance(run.request, EvaluateRequest)
+    ):
+        return []
+    fit = read_model.state.runs[run.request.fit].fit_request
     of_one = len(run.plan.partitions) if run.plan.is_whole else 1
-    for one in tested(run):
-        yield ScoreRow(
+
+    def rank(one: Measured) -> tuple[bool, float]:
+        value = one.metrics.get(fit.metric, math.nan)
+        return math.isnan(value), -value if fit.mode == "max" else value
+
+    return [
+        ScoreRow(
             run=run.id,
             model=one.model,
             epoch=one.epoch,
@@ -115,3 +129,5 @@ def scores(run: Run) -> Iterator[ScoreRow]:
             metrics=dict(one.metrics),
             note=averaged([one]),
         )
+        for one in heapq.nsmallest(MAX_SCORES, read_model.tested(run).results(), key=rank)
+    ]

@@ -4,8 +4,28 @@
 `cerebro.figures.scatter`.
 """
 
-from cerebro.figures.search.best_so_far import Observation, ProgressAxis, best_so_far, observations
+from cerebro.figures.search.best_so_far import (
+    EpochValues,
+    Observation,
+    ProgressAxis,
+    best_so_far,
+    best_values,
+    epoch_values,
+    observations,
+    values_of_epochs,
+)
 from cerebro.figures.search.contour import contour
 from cerebro.figures.search.rungs import rungs
 
-__all__ = ["Observation", "ProgressAxis", "best_so_far", "contour", "observations", "rungs"]
+__all__ = [
+    "EpochValues",
+    "Observation",
+    "ProgressAxis",
+    "best_so_far",
+    "best_values",
+    "contour",
+    "epoch_values",
+    "observations",
+    "rungs",
+    "values_of_epochs",
+]

@@ -6,7 +6,8 @@ Over models, each model has one dot, its best value. Over time and epochs, each 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,8 +23,9 @@ from cerebro.figures.frame import (
     number,
     significant,
 )
+from cerebro.figures.models import ModelSummary, summaries
 from cerebro.figures.palette import THEME_COLORS, Theme, colour
-from cerebro.state import Run
+from cerebro.state import Model, Run
 
 ProgressAxis = Literal["model", "time", "epoch"]
 """Unit of the x axis: models in the order of their suggestion, seconds since the first sub-epoch, trained epochs."""
@@ -51,38 +53,71 @@ class Observation:
     value: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochValues:
+    """The objective of one model after each epoch that it trained itself, in few bytes.
+
+    Attributes:
+        first_epoch: epoch of the first value.
+        ended: end of each epoch in seconds of the store's clock.
+        values: objective of each epoch; NaN without one.
+    """
+
+    model: str
+    index: int
+    first_epoch: int
+    ended: array[float]
+    values: array[float]
+
+
+def epoch_values(run: Run, model: Model, index: int) -> EpochValues:
+    """Return the values of one model of a fit run; `index` is its position, from 0."""
+    metric, validated = run.fit_request.metric, run.is_validated
+    epochs = range(model.inherited_epochs + 1, model.completed_epochs + 1)
+    ends = (model.sub_epochs[model.sub_epochs_until(epoch) - 1].ended for epoch in epochs)
+    values = (model.metric(metric, epoch, validated=validated) for epoch in epochs)
+    return EpochValues(
+        model=model.id,
+        index=index,
+        first_epoch=epochs.start,
+        ended=array("d", ends),
+        values=array("d", (math.nan if value is None else value for value in values)),
+    )
+
+
 def observations(run: Run, axis: ProgressAxis = "model") -> list[Observation]:
     """Return the finite values of the objective in a fit run, in the order of `x`. Inherited epochs are omitted."""
-    request, validated = run.fit_request, run.is_validated
     if axis == "model":
-        return list(_best_values(run))
-    ends: list[tuple[float, Observation | None]] = []
-    for index, model in enumerate(run.models.values()):
-        known = model.scores(request.metric, validated=validated)
-        for epoch in range(model.inherited_epochs + 1, model.completed_epochs + 1):
-            ended = model.sub_epochs[model.sub_epochs_until(epoch) - 1].ended - run.clock.first_start
-            value = known.get(epoch)
-            found = (
-                None
-                if value is None
-                else Observation(model=model.id, index=index, epoch=epoch, x=ended, value=value)
-            )
-            ends.append((ended, found))
-    ends.sort(key=lambda end: end[0])
-    if axis == "time":
-        return [found for _, found in ends if found is not None]
+        return best_values(summaries(run))
+    models = (epoch_values(run, model, index) for index, model in enumerate(run.models.values()))
+    return values_of_epochs(models, axis, run.clock.first_start)
+
+
+def best_values(rows: Iterable[ModelSummary]) -> list[Observation]:
+    """Return the best value of each model, at the model's position."""
     return [
-        replace(found, x=float(count)) for count, (_, found) in enumerate(ends, start=1) if found is not None
+        Observation(model=row.id, index=row.index, epoch=row.best_epoch, x=row.index + 1.0, value=row.best)
+        for row in rows
+        if row.best_epoch and row.best is not None
     ]
 
 
-def _best_values(run: Run) -> Iterator[Observation]:
-    request, validated = run.fit_request, run.is_validated
-    for index, model in enumerate(run.models.values()):
-        epoch = model.best_epoch(request.metric, request.mode, validated=validated)
-        value = model.metric(request.metric, epoch, validated=validated) if epoch else None
-        if epoch and value is not None and math.isfinite(value):
-            yield Observation(model=model.id, index=index, epoch=epoch, x=float(index + 1), value=value)
+def values_of_epochs(models: Iterable[EpochValues], axis: ProgressAxis, began: float) -> list[Observation]:
+    """Return the values of all epochs in the order of their ends; `began` is the zero of the axis `time`."""
+    ends = sorted(
+        (ended, model.index, epoch, value, model.model)
+        for model in models
+        for epoch, (ended, value) in enumerate(
+            zip(model.ended, model.values, strict=True), start=model.first_epoch
+        )
+    )
+    return [
+        Observation(
+            model=model, index=index, epoch=epoch, x=ended - began if axis == "time" else count, value=value
+        )
+        for count, (ended, index, epoch, value, model) in enumerate(ends, start=1)
+        if not math.isnan(value)
+    ]
 
 
 def best_so_far(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import ModelStopRequested, RunRequested
-from cerebro.contract.runs import EvaluateRequest
+from cerebro.contract.events import ModelStopRequested, RunRequested, RunStarted
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks.results import TaskResult
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, status
@@ -112,6 +113,36 @@ def test_scores_of_a_test_in_parts_are_marked_as_means_weighted_by_rows(
     bench.store.add(story)
     page = text_of(browser.get("/experiments/digits").text)
     assert "test-1 m00 1 2 /2 accuracy 0.975 means over 2 parts of the split, weighted by rows" in page
+
+
+def test_a_test_of_many_models_lists_the_best_and_links_to_all(bench: Bench, browser: Browser) -> None:
+    """The page stays small, however many models are tested."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=50, epochs=1)
+    for number in range(50):
+        story.train(f"m{number:02}", 1)
+    story.finish()
+    request = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    story.append(RunRequested(run="test-1", request=request))
+    models = {f"m{number:02}": 1 for number in range(50)}
+    plan = EvaluatePlan(
+        kind="test", dataset="d1", fit="fit-1", models=models, partitions={0: 400}, is_whole=True
+    )
+    story.append(RunStarted(run="test-1", plan=plan))
+    for index, model in enumerate(models):
+        result = TaskResult(rows=400, metrics={"accuracy": index / 100})
+        story.run_task(f"test-1/test/{model}", "worker-0", result)
+    bench.store.add(story)
+    answer = browser.get("/experiments/digits").text
+    shown = re.findall(r'data-key="test-1-(m\d+)"', answer)
+    assert shown == [f"m{number}" for number in range(49, 29, -1)]
+    assert "the best 20 of 50" in text_of(answer)
+    assert 'href="/experiments/digits/models?sort=-test"' in answer
+    best = browser.get("/api/views/experiments/digits/models?sort=-test&size=1").json
+    assert best is not None
+    assert best["rows"][0]["id"] == "m49"
 
 
 def test_silent_and_lost_workers_have_a_notice(bench: Bench, browser: Browser) -> None:

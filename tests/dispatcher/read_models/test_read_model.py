@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from cerebro import figures
 from cerebro.contract.events import (
     LivePoint,
     ModelResumed,
@@ -20,7 +21,9 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentSummary
 from cerebro.contract.runs import EvaluateRequest
+from cerebro.figures import ProgressAxis, observations
 from cerebro.figures.models import summaries
+from cerebro.figures.search import values_of_epochs
 from cerebro.state.reports.throughput import BASIS, ThroughputMeter
 from dispatcher.experiments.view import row_of
 from dispatcher.read_models import read_model as read_model_module
@@ -65,6 +68,47 @@ def test_rows_and_sums_equal_the_fold_after_every_event() -> None:
             ),
             default=0,
         )
+
+
+@pytest.mark.parametrize("axis", ["time", "epoch"])
+def test_values_by_epoch_equal_the_fold_after_every_event(axis: ProgressAxis) -> None:
+    """For the figure of the best value so far."""
+    story = eventful()
+    read_model = ReadModel(story.record)
+    for event in story.events:
+        read_model.apply([event])
+        if run := read_model.fit():
+            values = read_model.table(run).epoch_values()
+            assert values_of_epochs(values, axis, run.clock.first_start) == observations(run, axis)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_results_of_a_test_equal_the_fold_after_every_event(is_whole: bool) -> None:
+    """A model has a test value when all partitions are tested."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    story.train("m01", 1)
+    story.test("m01", is_whole=is_whole)
+    read_model = ReadModel(story.record)
+    for event in story.events:
+        read_model.apply([event])
+        run = read_model.fit()
+        if run is None:
+            continue
+        tests = [test for test in figures.tests_of(read_model.state, run) if test.plan]
+        for test in tests:
+            assert read_model.tested(test).results() == figures.tested(test)
+            assert read_model.tested(test).values("accuracy") == {
+                each.model: each.metrics["accuracy"]
+                for each in figures.tested(test)
+                if "accuracy" in each.metrics and each.done == each.parts
+            }
+        assert dict(read_model.columns(run).tests) == (
+            read_model.tested(tests[0]).values("accuracy") if tests else {}
+        )
+    assert is_whole or read_model.columns(read_model.state.runs["fit-1"]).tests == {"m01": 0.975}
 
 
 def test_the_best_model_is_found_again_after_its_loss() -> None:
