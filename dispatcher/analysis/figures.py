@@ -1,7 +1,7 @@
 """Figures of hyperparameters: select the models, then draw with `cerebro.figures`.
 
 `api.routes.FIGURES` lists the functions. Each selects models under the read model's lock and returns a `Drawing`,
-which `api.views` calls after it has released the lock. A scatter figure has at most 2,000 models.
+which `api.views` calls after it has released the lock. A scatter figure has at most 1,000 models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dispatcher.read_models.read_model import ReadModel
 _Names = Annotated[str, StringConstraints(max_length=2000)]
 """Names separated by commas."""
 
-MAX_MODELS = 2_000
+MAX_MODELS = 1_000
 """Maximum number of models in a scatter figure; the best are drawn."""
 
 
