@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cerebro.keras.spec import KerasSubEpochSpec
     from cerebro.ragged_rows import Ragged, ragged
     from cerebro.spec import ETLSpec, Hints, Ratio, SubEpochSpec
+    from cerebro.steps.spec import StepSpec
 
 __all__ = [
     "ASHA",
@@ -64,6 +65,7 @@ __all__ = [
     "Ratio",
     "Scheduling",
     "Search",
+    "StepSpec",
     "SubEpochSpec",
     "choice",
     "data_folder",
@@ -100,6 +102,7 @@ _MODULES = {
     "Ratio": "cerebro.spec",
     "Scheduling": "cerebro.client.requests.run_requests",
     "Search": "cerebro.client.search.requests",
+    "StepSpec": "cerebro.steps.spec",
     "SubEpochSpec": "cerebro.spec",
     "choice": "cerebro.client.search.space",
     "data_folder": "cerebro.client.data_folder",

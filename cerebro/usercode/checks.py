@@ -16,7 +16,8 @@ from typing import Any, Protocol, cast
 
 from cerebro.errors import SearchError, SpecError
 from cerebro.search.procedure import Procedure
-from cerebro.spec import ETLSpec
+from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.steps.spec import StepSpec
 
 
 class _Naming(Protocol):
@@ -28,7 +29,17 @@ class _Naming(Protocol):
 
 
 _RETURNING = frozenset(
-    {"fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "on_report"}
+    {
+        *("fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test"),
+        *(
+            "training_step",
+            "configure_optimizers",
+            "validation_step",
+            "prediction_step",
+            "begin",
+            "on_report",
+        ),
+    }
 )
 """Methods whose result is used at once; a generator function would not run."""
 
@@ -72,6 +83,39 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
         rows: Any = spec.batch_rows
         if type(rows) is not int or rows < 1:
             raise SpecError(f"ETLSpec.batch_rows is {rows!r}, expected a whole number from 1")
+
+
+_STEPS = {"train": "training_step", "test": "validation_step", "predict": "prediction_step"}
+"""Method of `SubEpochSpec` -> method of `StepSpec` that it calls."""
+
+
+def check_training_spec(spec: object, method: str, *, has_validation_split: bool) -> None:
+    """Check a `SubEpochSpec` or a `StepSpec`; see `check_spec`.
+
+    Args:
+        method: name of the method that the user called, for messages.
+        has_validation_split: True if the models will be validated.
+
+    Raises:
+        SpecError: as `check_spec`.
+    """
+    needed = {"create_models", "train"} | ({"test"} if has_validation_split else set())
+    if not isinstance(spec, StepSpec):
+        check_spec(spec, SubEpochSpec, method, needed)
+        return
+    steps = {_STEPS.get(name, name) for name in needed if not has_method(spec, StepSpec, name)}
+    if "training_step" in steps:
+        steps.add("configure_optimizers")
+    check_spec(spec, StepSpec, method, steps)
+
+
+def defining_method(spec: SubEpochSpec, name: str) -> str:
+    """Return the name of the user's method that defines `train`, `test` or `predict`, or "" without one."""
+    template = StepSpec if isinstance(spec, StepSpec) else SubEpochSpec
+    if has_method(spec, template, name):
+        return name
+    step = _STEPS[name]
+    return step if template is StepSpec and has_method(spec, template, step) else ""
 
 
 def check_etl_spec(spec: object, method: str) -> None:

@@ -9,7 +9,16 @@ import cerebro.techniques
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Experiments and data": ("Experiment", "Locators", "Locator", "data_folder"),
-    "Specs": ("ETLSpec", "SubEpochSpec", "KerasSubEpochSpec", "Ratio", "Ragged", "ragged", "Hints"),
+    "Specs": (
+        "ETLSpec",
+        "StepSpec",
+        "SubEpochSpec",
+        "KerasSubEpochSpec",
+        "Ratio",
+        "Ragged",
+        "ragged",
+        "Hints",
+    ),
     "Search spaces": ("choice", "uniform", "loguniform", "randint"),
     "Searches": (
         *("Search", "ASHA", "Hyperband", "PBT", "Random", "TPE", "GP", "CMA"),

@@ -23,7 +23,7 @@ from cerebro.ragged_rows import Ragged, ragged
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Technique
 from cerebro.techniques.conformance import check
-from cerebro.usercode.checks import has_method
+from cerebro.usercode.checks import defining_method
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -185,7 +185,7 @@ class TrainingTrial:
         return restored
 
     def _test(self, trainee: Trainee) -> None:
-        if not has_method(self._spec, SubEpochSpec, "test"):
+        if not defining_method(self._spec, "test"):
             self.skipped["test"] = "the spec lacks this method"
             return
         split = self._first("valid", "test", "train")
@@ -201,7 +201,7 @@ class TrainingTrial:
             outcome.append(f"{_metrics_text(self.metrics['test'])} (rows of {split})")
 
     def _predict(self, trainee: Trainee) -> None:
-        if not has_method(self._spec, SubEpochSpec, "predict"):
+        if not defining_method(self._spec, "predict"):
             self.skipped["predict"] = "the spec lacks this method"
             return
         split, path = self._first("predict", "test", "valid", "train"), self._folder / "predictions.arrow"

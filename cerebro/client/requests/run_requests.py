@@ -30,7 +30,8 @@ from cerebro.usercode.checks import (
     NO_TRAINING_ROWS,
     check_etl_spec,
     check_features,
-    check_spec,
+    check_training_spec,
+    defining_method,
     fits,
     returned_names,
 )
@@ -269,9 +270,7 @@ def fit_request(
 
 def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, has_validation_split: bool) -> None:
     if spec is not None:
-        check_spec(
-            spec, SubEpochSpec, "run_fit", _required_methods(has_validation_split=has_validation_split)
-        )
+        check_training_spec(spec, "run_fit", has_validation_split=has_validation_split)
     if options.mode not in ("min", "max"):
         raise MetricError(
             f"mode is {options.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
@@ -303,11 +302,12 @@ def check_stop_rules(
 
 
 def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, place: str = "as `metric`") -> None:
-    names = None if spec is None else returned_names(getattr(spec, method), metric)
+    defining = "" if spec is None else defining_method(spec, method)
+    names = returned_names(getattr(spec, defining), metric) if defining else None
     if names is not None and metric not in names:
         returned = ", ".join(sorted(names))
         raise MetricError(
-            f"metric {metric!r} is not returned by {type(spec).__name__}.{method}(), which returns: {returned}. "
+            f"metric {metric!r} is not returned by {type(spec).__name__}.{defining}(), which returns: {returned}. "
             f"Choose one of them {place}, or return {metric!r}"
         )
 
@@ -333,11 +333,7 @@ def check_dry_run(
         raise DataError(f"rows is {rows}, expected at least 1")
     if spec is None:
         return {}
-    check_spec(spec, SubEpochSpec, "dry_run", _required_methods(has_validation_split=has_validation_split))
+    check_training_spec(spec, "dry_run", has_validation_split=has_validation_split)
     if hyperparams is None:
         raise SearchSpaceError("no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}")
     return first_configuration(hyperparams)
-
-
-def _required_methods(*, has_validation_split: bool) -> set[str]:
-    return {"create_models", "train"} | ({"test"} if has_validation_split else set())

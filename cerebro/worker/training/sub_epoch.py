@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.steps.ema import averaged
 from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State
 from cerebro.worker.training.frameworks import as_torch_spec
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
@@ -191,7 +192,7 @@ def evaluate(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Measured:
     """Return the result of the user's `test`, in evaluation mode without gradients."""
-    with evaluating(trainee, "test", seed=seed):
+    with evaluating(spec, trainee, hyperparams, "test", seed=seed):
         returned = as_torch_spec(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
 
@@ -201,13 +202,17 @@ def predicting(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Iterator[object]:
     """Yield the result of the user's `predict` in evaluation mode; it may be a generator of batches."""
-    with evaluating(trainee, "predict", seed=seed):
+    with evaluating(spec, trainee, hyperparams, "predict", seed=seed):
         yield as_torch_spec(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
 
 
 @contextmanager
-def evaluating(trainee: Trainee, method: str, *, seed: int) -> Iterator[None]:
+def evaluating(
+    spec: SubEpochSpec, trainee: Trainee, hyperparams: Mapping[str, Any], method: str, *, seed: int
+) -> Iterator[None]:
     """Evaluate the modules in the block: evaluation mode, no gradients, seeded, `checkpoint` read-only.
+
+    A `StepSpec` with averaged weights is evaluated with these.
 
     Raises:
         SpecError: the user's method has written into `checkpoint`.
@@ -215,5 +220,9 @@ def evaluating(trainee: Trainee, method: str, *, seed: int) -> Iterator[None]:
     seed_everything(seed)
     for module in trainee.modules:
         module.eval()
-    with torch.no_grad(), trainee.checkpoint.only_read(method):
+    with (
+        torch.no_grad(),
+        averaged(spec, trainee.modules, trainee.checkpoint, hyperparams),
+        trainee.checkpoint.only_read(method),
+    ):
         yield

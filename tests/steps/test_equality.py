@@ -1,0 +1,61 @@
+"""A `StepSpec` trains the same weights, to the bit, as the same loop by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.worker.training.checkpoints.checkpoint import State
+from cerebro.worker.training.checkpoints.comparison import differences, trained
+from tests.steps.training import Hopping, Loop, Steps
+
+NETWORKS = ("mlp", "cnn", "lstm")
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"accumulate": 3},
+    {"clip_norm": 0.05},
+    {"accumulate": 2, "clip_norm": 0.05},
+)
+
+
+def assert_equal(one: State, other: State) -> None:
+    assert list(differences(trained(one), trained(other))) == []
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_steps_train_the_same_bits_as_a_loop_by_hand(
+    network: str, options: dict[str, Any], partitions: list[Path]
+) -> None:
+    """Weights, buffers, optimizer and schedule are equal after four sub-epochs; metrics are equal up to rounding."""
+    steps, loop = (Hopping(spec, partitions, network=network, **options) for spec in (Steps(), Loop()))
+    assert_equal(steps.train(), loop.train())
+    for found, expected in zip(steps.metrics, loop.metrics, strict=True):
+        assert found == pytest.approx(expected, abs=1e-6)
+    assert steps.warnings == []
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_savepoint_between_accumulated_batches_changes_no_bit(
+    network: str, stop: int, partitions: list[Path]
+) -> None:
+    """Each sub-epoch is stopped once; batch 1 and batch 4 are inside a window of three batches."""
+    options: dict[str, Any] = {"network": network, "accumulate": 3, "clip_norm": 0.05}
+    stopped = Hopping(Steps(), partitions, stop=stop, **options)
+    undisturbed = Hopping(Steps(), partitions, **options)
+    assert_equal(stopped.train(), undisturbed.train())
+    assert stopped.metrics == undisturbed.metrics
+    assert stopped.saved_batches == [stop] * 4
+
+
+def test_validation_averages_over_all_rows(partitions: list[Path]) -> None:
+    """The last of seven batches has four rows of 46."""
+    hopping = Hopping(Steps(), partitions)
+    state = hopping.train()
+    model = hopping.trainee(state).modules[0].eval()
+    loader = hopping.in_order()
+    correct = sum(int((model(pictures).argmax(1) == labels).sum()) for pictures, labels in loader)
+    assert hopping.evaluate(state) == pytest.approx({"accuracy": correct / 46})
