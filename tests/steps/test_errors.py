@@ -163,7 +163,7 @@ def test_steps_that_are_not_needed_may_be_missing() -> None:
     check_training_spec(without("validation_step", "prediction_step"), "run_fit", has_validation_split=False)
     check_training_spec(Steps(), "run_fit", has_validation_split=True)
     tested = without("validation_step")
-    type(tested).test = lambda self, models, checkpoint, dataloader, hyperparams: {}  # type: ignore[assignment]
+    type(tested).test = lambda self, models, checkpoint, dataloader, hyperparams: {}  # type: ignore[method-assign]
     check_training_spec(tested, "run_fit", has_validation_split=True)
     assert [defining_method(Steps(), name) for name in ("train", "test", "predict")] == [
         "training_step",
