@@ -10,7 +10,13 @@ from cerebro.contract.texts import did_you_mean
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Parser that reports a mistake in one line, with similar names, and without the usage."""
+    """Parser that reports a mistake in one line, with similar names, and without the usage.
+
+    Attributes:
+        synonyms: word that a user may try -> the command that does it.
+    """
+
+    synonyms: Mapping[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -35,9 +41,9 @@ class OneLineParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             kind = str(action.metavar).lower()
-            raise argparse.ArgumentError(
-                None, f"{self.prog} has no {kind} {value!r}{did_you_mean(str(value), action.choices)}"
-            )
+            other = self.synonyms.get(str(value))
+            hint = f": did you mean {other}?" if other else did_you_mean(str(value), action.choices)
+            raise argparse.ArgumentError(None, f"{self.prog} has no {kind} {value!r}{hint}")
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
             hint = did_you_mean(str(value), known) or f"; choose one of {', '.join(known)}"

@@ -75,6 +75,17 @@ GROUPS = {
 }
 """Title of a group of commands in ``cerebro --help`` -> its commands."""
 
+_SYNONYMS = {
+    "best": "status",
+    "leaderboard": "status",
+    "list": "status",
+    "ls": "status",
+    "results": "status",
+    "ui": "open",
+    "web": "open",
+}
+"""Word that other tools use -> the command that does it."""
+
 _INTERRUPTED = 130
 
 
@@ -112,10 +123,10 @@ def build_parser() -> GroupedParser:
     """Build the parser with all commands; the command reference is written from it. `groups` has their groups."""
     parser = GroupedParser(
         prog="cerebro",
-        description="Clusters and experiments, from the terminal. docs/commands.md describes the commands.",
+        description="Clusters and experiments, from the terminal.",
         epilog="`cerebro COMMAND --help` lists the options of a command.",
     )
-    parser.groups = GROUPS
+    parser.groups, parser.synonyms = GROUPS, _SYNONYMS
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     common = OneLineParser(add_help=False)
     common.add_argument(

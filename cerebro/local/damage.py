@@ -34,8 +34,8 @@ def explained(store: Path, log: Path) -> str:
     return (
         f": its append-only file {file} is damaged. End the cluster (`cerebro down`), keep a copy "
         f"(`cp -a {shlex.quote(str(store))} {shlex.quote(f'{store}.damaged')}`), cut the file where the damage begins "
-        f"(`{mend_command(file)}`), and start again: records behind the damage are lost. docs/local-cluster.md, "
-        '"A damaged store", says what follows'
+        f"(`{mend_command(file)}`), and start again: records behind the damage are lost. see "
+        '"A damaged store" in the documentation'
     )
 
 

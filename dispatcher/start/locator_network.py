@@ -42,7 +42,7 @@ def guard_network(endpoint: str = "") -> None:
         if event == "socket.connect" and not is_allowed(arguments[1], reached):
             raise RefusedAddressError(
                 f"{arguments[1]} is not a public address. This page connects only to public addresses and to the "
-                "configured object store: see docs/kubernetes.md"
+                'configured object store: see "On Kubernetes" in the documentation'
             )
 
     sys.addaudithook(audit)  # An audit hook sees the address that the kernel gets, not the name.

@@ -26,6 +26,8 @@ def test_each_command_is_in_one_group_of_the_help() -> None:
     shown = parser.format_help()
     places = [shown.index(f"\n{title}:\n") for title in GROUPS]
     assert places == sorted(places)
+    assert set(parser.synonyms.values()) <= set(commands)
+    assert not set(parser.synonyms) & set(commands)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,7 @@ def test_each_command_is_in_one_group_of_the_help() -> None:
     [
         ("stauts", "cerebro has no command 'stauts': did you mean status? See cerebro --help"),
         ("qqq", "cerebro has no command 'qqq'. See cerebro --help"),
+        ("leaderboard x", "cerebro has no command 'leaderboard': did you mean status? See cerebro --help"),
         (
             "status --jsn",
             "cerebro status has no option --jsn: did you mean --json? See cerebro status --help",

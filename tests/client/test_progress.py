@@ -77,7 +77,7 @@ class Shown(Progress):
 
     def __init__(self, run: str, *, is_shown: bool = True) -> None:
         self.clock = Clock()
-        super().__init__(run, is_shown=is_shown, screen=TerminalScreen(), clock=self.clock)
+        super().__init__(run, is_shown=is_shown, screen=TerminalScreen(is_terminal=True), clock=self.clock)
 
     def show(
         self,
@@ -156,6 +156,26 @@ def test_the_wait_reason_of_a_run_is_printed_once(terminal: Terminal) -> None:
         story.append(RunStopRequested(run="fit-1"))
         progress.show(story.state)
     assert terminal.lines == ["fit-1: paused: no room"]
+
+
+def test_without_a_terminal_progress_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first state, a change at most every ten seconds, and the last state; no control codes."""
+    clock, story = Clock(), Story()
+    story.fit(models=2)
+    screen = TerminalScreen(clock, is_terminal=False)
+    with Progress("fit-1", is_shown=True, screen=screen, clock=clock) as progress:
+        for partition in range(2):
+            for model in ("m00", "m01"):
+                progress.show(story.state, "waits for a worker")
+                clock.now += 6
+                story.train(1, partition, model=model)
+        progress.show(story.state)
+    assert capsys.readouterr().err.splitlines() == [
+        "fit-1: 0/8 sub-epochs",
+        "fit-1: waits for a worker",
+        "fit-1: 2/8 sub-epochs",
+        "fit-1: 4/8 sub-epochs, best loss 1 (m00, epoch 1)",
+    ]
 
 
 # --- how often ---------------------------------------------------------------------------------------

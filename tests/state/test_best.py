@@ -59,6 +59,17 @@ def test_fits_on_different_data_sets_are_not_compared() -> None:
     assert chosen(two_fits(dataset="d2"), "fit-1") == ("fit-1", "m00", 2)
 
 
+def test_of_equal_fits_the_first_has_the_best_model() -> None:
+    story = Story("equal")
+    story.workers_join()
+    story.etl()
+    for fit in ("fit-1", "fit-2"):
+        story.fit(models=1, epochs=1, run=fit)
+        story.train("m00", 1, run=fit)
+        story.finish(fit)
+    assert chosen(story) == chosen(story, "fit-2") == ("fit-1", "m00", 1)
+
+
 def test_a_fit_with_a_stopped_model_is_ended_not_finished() -> None:
     """A fit is finished only if all its models are."""
     story = Story("partly")

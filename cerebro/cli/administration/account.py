@@ -136,7 +136,7 @@ def run_quota(options: argparse.Namespace) -> int:
     if not rows:
         print(
             "No quota is set and no use is counted. Use is counted for experiments with a project and for users "
-            "who sign in by name (docs/users.md)."
+            'who sign in by name: see "Several users" in the documentation.'
         )
         return 0
     head = ("PROJECT", "OPEN RUNS", "HOURS IN 30 DAYS", "MODELS IN A RUN", "BYTES")
@@ -157,7 +157,7 @@ def run_audit(options: argparse.Namespace) -> int:
     entries = cluster_client(options.home).audit(options.last)
     rows = [(moment(e.time), e.by or "-", e.what) for e in entries]
     if not rows:
-        print("The audit log is empty. It records sign-ins where people sign in by name (docs/users.md).")
+        print("The audit log is empty. It records sign-ins only where people sign in by name.")
         return 0
     print(*table(("TIME", "WHO", "WHAT"), rows), sep="\n")
     return 0

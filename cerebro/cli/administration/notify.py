@@ -82,9 +82,7 @@ def run_list(options: argparse.Namespace) -> int:
 
     answer = cluster_client(options.home).notifications()
     if not answer.targets:
-        print(
-            "There are no notification targets: add one with `cerebro notify add URL` (docs/notifications.md)."
-        )
+        print("There are no notification targets: add one with `cerebro notify add URL`.")
         return 0
     rows = [_row(each, answer.statuses.get(each.id, TargetStatus())) for each in answer.targets]
     heads = ("TARGET", "TO", "RUNS", "EVENTS", "WHOSE", "SENT", "LAST", "FAILED", "ERROR")

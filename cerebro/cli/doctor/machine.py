@@ -81,7 +81,7 @@ def sandbox(case: Case) -> Finding:
         is_on = sandbox_settings.mode(case.environment)
         sandbox_settings.writable(case.environment)
     except ClusterError as error:
-        return fail(str(error), f"unset {sandbox_settings.MODE}, or fix it: see docs/users.md")
+        return fail(str(error), f"unset {sandbox_settings.MODE}, or fix it")
     reason = landlock.why_not_enforced()
     if reason and is_on:
         return fail(

@@ -1,4 +1,4 @@
-"""Output of ``cerebro status EXPERIMENT``: its runs, and the newest fit's schedule, epochs and models.
+"""Output of ``cerebro status EXPERIMENT``: its runs, and the newest fit's models, schedule and epochs.
 
 `cerebro.cli.administration.local` prints it. The state is folded here from the log, starting at the newest snapshot
 (`load_readable`, which other commands use too); of a damaged log, only the readable part. Nothing is written.
@@ -87,7 +87,7 @@ def state_lines(
     meter: ThroughputMeter | None = None,
     top: int = TOP,
 ) -> list[str]:
-    """Format an experiment: its runs, and the newest fit's schedule, epochs and models.
+    """Format an experiment: its runs, and the newest fit's models, schedule and epochs.
 
     Args:
         pod_problems: pod -> reason why it does not start, for runs that wait for workers.
@@ -116,7 +116,7 @@ def state_lines(
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].verifications)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
-    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(state, fits[-1], top)):
+    for part in (_model_lines(state, fits[-1], top), search, schedule, _epoch_lines(fits[-1])):
         lines += ["", *part] if part else []
     return lines
 

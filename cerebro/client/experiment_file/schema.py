@@ -50,7 +50,7 @@ from cerebro.runtime import checked_yaml, plugins
 from cerebro.runtime.checked_yaml import Part
 from cerebro.usercode.named import Named
 
-_EXAMPLE = "docs/experiment-file.md has an example"
+_EXAMPLE = '"Experiment files" in the documentation has an example'
 
 # --- conversion of values ------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""Progress in a terminal, with tqdm on standard error, for `Progress`. `bars.py` computes the numbers."""
+"""Progress on standard error, for `Progress`: tqdm bars in a terminal, plain lines in a file or pipe.
+
+`bars.py` computes the numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,27 @@ from cerebro.state.runs.goals import short
 _WARM_UP_S = 1.0
 """Time before a bar shows a rate. Earlier items don't count, because they were done before this client started."""
 
+_LINE_S = 10.0
+"""Minimum time between two lines of a bar outside a terminal."""
+
 
 class TerminalScreen:
-    """Draws tqdm bars, and a line for each new reason to wait.
+    """Draws bars, and a line for each new reason to wait.
 
     The share of the cluster changes with every sub-epoch, so it gets one line and then appears next to the bar. The
     reason "waits for its turn" is printed once.
 
     Args:
         clock: monotonic seconds.
+        is_terminal: True to draw bars, False to write lines without control codes. Default: as standard error.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, is_terminal: bool | None = None
+    ) -> None:
         self._clock = clock
-        self._started: dict[str, float] = {}
-        self._bars: dict[str, Any] = {}
+        self._bar_type = _Bar if (sys.stderr.isatty() if is_terminal is None else is_terminal) else _Lines
+        self._bars: dict[str, _Bar | _Lines] = {}
         self._last_reason = ""
         self._last_position: tuple[bool, int, bool] | None = None
         self._has_shown_turn = self._has_shown_goal = False
@@ -46,7 +55,10 @@ class TerminalScreen:
 
         queue_position = queue.queue_position
         for bar in bars(state, run, rows):
-            self._draw(bar, queue_position.brief if queue_position is not None else "")
+            if bar.name not in self._bars:
+                self._bars[bar.name] = self._bar_type(bar, self._clock)
+            share = queue_position.brief if queue_position is not None else ""
+            self._bars[bar.name].draw(bar, ", ".join(filter(None, [bar.note, share])))
         position = (
             None
             if queue_position is None
@@ -75,25 +87,52 @@ class TerminalScreen:
         for bar in self._bars.values():
             bar.close()
 
-    def _draw(self, bar: ProgressBar, share: str) -> None:
+
+class _Bar:
+    """A tqdm bar."""
+
+    def __init__(self, bar: ProgressBar, clock: Callable[[], float]) -> None:
         import tqdm
 
-        widget = self._bars.get(bar.name)
-        if widget is None:
-            self._started[bar.name] = self._clock()
-            widget = self._bars[bar.name] = tqdm.tqdm(
-                total=bar.total or None,
-                desc=bar.name,
-                unit=bar.label,
-                initial=bar.done,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                mininterval=0.2,
-            )
-        if self._clock() - self._started[bar.name] < _WARM_UP_S:
+        self._clock, self._started = clock, clock()
+        self._widget: Any = tqdm.tqdm(
+            total=bar.total or None,
+            desc=bar.name,
+            unit=bar.label,
+            initial=bar.done,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            mininterval=0.2,
+        )
+
+    def draw(self, bar: ProgressBar, note: str) -> None:
+        widget = self._widget
+        if self._clock() - self._started < _WARM_UP_S:
             widget.initial = bar.done
-        note = ", ".join(filter(None, [bar.note, share]))
         if (widget.n, widget.total or 0, widget.postfix or "") != (bar.done, bar.total, note):
             widget.n, widget.total = bar.done, bar.total or None
             widget.set_postfix_str(note, refresh=False)
             widget.refresh()
+
+    def close(self) -> None:
+        self._widget.close()
+
+
+class _Lines:
+    """A bar as plain lines: the first state, changes at most every 10 s, and the last state."""
+
+    def __init__(self, _: ProgressBar, clock: Callable[[], float]) -> None:
+        self._clock, self._next_s = clock, clock()
+        self._line = self._written = ""
+
+    def draw(self, bar: ProgressBar, note: str) -> None:
+        total = f"/{bar.total:,}" if bar.total else ""
+        self._line = f"{bar.name}: {bar.done:,}{total} {bar.label}s{f', {note}' * bool(note)}"
+        if self._clock() >= self._next_s:
+            self.close()
+
+    def close(self) -> None:
+        if self._line != self._written:
+            sys.stderr.write(f"{self._line}\n")
+            sys.stderr.flush()
+        self._written, self._next_s = self._line, self._clock() + _LINE_S

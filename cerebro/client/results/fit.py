@@ -26,7 +26,7 @@ from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, ModelState, Run, gap, schedule_of
 from cerebro.state.log_pages import EventStore, Log, LogPages
 from cerebro.state.models import parallel_plans
-from cerebro.state.models.best import best_in, best_model
+from cerebro.state.models.best import best_in, best_model, ranked_models
 from cerebro.state.reports import state_words
 from cerebro.state.runs.pruning import removal_text
 from cerebro.state.tasks import verification_texts
@@ -149,7 +149,7 @@ class FitResult(FitFigures):
         )
 
     def leaderboard(self) -> pd.DataFrame:
-        """Return one row per model, best first.
+        """Return one row per model, best first; of models with equal values, the earlier one is first.
 
         The metric is the one of the whole validation split. Without a validation split it is the training metric of the
         epoch: the mean weighted by rows, or the exact `Ratio`.
@@ -162,11 +162,7 @@ class FitResult(FitFigures):
         rows = []
         has_warnings = any(model.failures.warnings for model in self._run.models.values())
         has_parents = any(model.lineage.parent for model in self._run.models.values())
-        for model in self._run.models.values():
-            epoch = self._best_epoch(model)
-            value = (
-                model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
-            )
+        for model, epoch, value in ranked_models(self._run):
             facts = {
                 "model": model.id,
                 "state": state_words.model(model, self._run),
@@ -190,9 +186,6 @@ class FitResult(FitFigures):
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
             {"best_epoch": "Int64", self._request.metric: "float64"}
             | ({"branch": "Int64"} if has_parents else {})
-        )
-        frame = frame.sort_values(
-            self._request.metric, ascending=self._request.mode == "min", na_position="last", kind="stable"
         )
         frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
         return frame

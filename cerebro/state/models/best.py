@@ -1,4 +1,8 @@
-"""The order of a fit's models, and the best model over all fits with one metric and data set. Pure."""
+"""The order of a fit's models, and the best model over all fits with one metric and data set. Pure.
+
+The rule for equal values: the earlier fit wins, then the earlier model of the fit, then the earlier epoch. So a best
+model is replaced only by a better one. `Run.best_models` and `cerebro.figures.models.ranked` follow it, too.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class BestModel:
 def best_model(
     state: ExperimentState, fit: Run | None = None, *, best_of: Callable[[Run], Model | None] = Run.best_model
 ) -> BestModel | None:
-    """Find the best model over all fits comparable with `fit`; the first of equal ones.
+    """Find the best model over all fits comparable with `fit`.
 
     Comparable fits have the same metric, mode, split and data set. Preprocessing with other arguments makes another
     data set, whose fits are compared only with each other.
@@ -66,11 +70,11 @@ def best_model(
 def ranked_models(run: Run) -> list[tuple[Model, int | None, float | None]]:
     """Return the models of a fit with their best epoch and its value, best first, models without a value last."""
     name, sign = run.fit_request.metric, -1 if run.fit_request.mode == "max" else 1
-    found = []
+    rows = []
     for model in run.models.values():
         epoch = run.best_epoch(model)
-        found.append((model, epoch, model.metric(name, epoch, validated=run.is_validated) if epoch else None))
-    return sorted(found, key=lambda each: (each[2] is None, 0.0 if each[2] is None else sign * each[2]))
+        rows.append((model, epoch, model.metric(name, epoch, validated=run.is_validated) if epoch else None))
+    return sorted(rows, key=lambda row: (row[2] is None, 0.0 if row[2] is None else sign * row[2]))
 
 
 def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model) -> BestModel | None:

@@ -18,6 +18,8 @@ from cerebro.errors import DataError, RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate
 from cerebro.state.experiment import fold
+from cerebro.state.models.best import ranked_models
+from dispatcher.read_models.model_table import ModelTable
 from tests.client.results.fits import fit_result, fitted
 from tests.state.runs import dispatched
 from tests.state.stories import Story, sub_epoch
@@ -159,3 +161,19 @@ def test_a_warm_clone_is_listed_with_its_own_values(volumes: Volumes) -> None:
     assert board["loss"].isna()["m01"]
     story.train(2, 0, model="m01", loss=0.5)
     assert fit_result(story, volumes).leaderboard().set_index("model").loc["m01", "lr"] == 0.7
+
+
+def test_of_equal_models_the_first_is_the_best_in_every_output(volumes: Volumes) -> None:
+    """Status, leaderboard, best model and the page's table use one rule."""
+    story = Story()
+    story.fit(models=4)
+    for model, loss in (("m03", 2.0), ("m02", 1.0), ("m01", 1.0), ("m00", 3.0)):
+        for epoch in (1, 2):
+            story.epoch(epoch, model=model, loss=loss)
+    result, table, order = fit_result(story, volumes), ModelTable(story.run), ["m01", "m02", "m03", "m00"]
+    assert list(result.leaderboard()["model"]) == order
+    assert [model.id for model, _, _ in ranked_models(story.run)] == order
+    assert [row.id for row in table.ranked()] == order
+    assert (result.best.id, result.best.epoch) == ("m01", 1)
+    assert table.best() is table.row("m01")
+    assert story.run.best_model() is story.model("m01")
