@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from cerebro.local.supervision.ports import HOST
 from cerebro.runtime.web import tickets
@@ -63,14 +63,14 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
         now = clock()
         if _has_pass(environ, key, cookie, now) or _has_token(environ, key):
             return app(environ, start)
-        ticket = parse_qs(environ.get("QUERY_STRING", "")).get(tickets.PARAMETER, [""])[0]
+        query, ticket = _query(environ)
         if tickets.holds(key, Kind.TICKET, ticket, now):
             content = f"{cookie}={tickets.issue(key, Kind.PASS, now)}"
             cookie_header = f"{content}; Max-Age={tickets.LASTS_S[Kind.PASS]}; Path=/; HttpOnly; SameSite=Lax"
-            return _say(start, "303 See Other", "", ("Location", "/"), ("Set-Cookie", cookie_header))
+            return _say(start, "303 See Other", "", ("Location", f"/{query}"), ("Set-Cookie", cookie_header))
         if environ.get("REQUEST_METHOD") == "GET" and "text/html" in environ.get("HTTP_ACCEPT", ""):
             shown = f"[{name}]" if ":" in name else name
-            return _say(start, "303 See Other", "", ("Location", f"http://{shown}:{page_port}{DOOR}"))
+            return _say(start, "303 See Other", "", ("Location", f"http://{shown}:{page_port}{DOOR}{query}"))
         return _say(
             start,
             "401 Unauthorized",
@@ -79,6 +79,13 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
         )
 
     return answer
+
+
+def _query(environ: Environ) -> tuple[str, str]:
+    """Return the query without the ticket, with its question mark, and the ticket."""
+    fields = parse_qsl(environ.get("QUERY_STRING", ""))
+    query = urlencode([(name, value) for name, value in fields if name != tickets.PARAMETER])
+    return f"?{query}" if query else "", dict(fields).get(tickets.PARAMETER, "")
 
 
 def _has_pass(environ: Environ, key: bytes, cookie: str, now: float) -> bool:

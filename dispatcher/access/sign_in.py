@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from flask import Flask, abort, g, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -158,9 +158,10 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
             abort(404)
         key = tickets.key_of(services.settings.token)
         ticket = tickets.issue(key, tickets.Kind.TICKET, services.clock())
+        query = urlencode([*request.args.items(multi=True), (tickets.PARAMETER, ticket)])
         # Not a redirect: after the sign-in form, Content-Security-Policy (`form-action 'self'`) blocks redirects to
         # other origins.
-        return render_template("access/tensorboard.html", onward=f"{link}/?{tickets.PARAMETER}={ticket}")
+        return render_template("access/tensorboard.html", onward=f"{link}/?{query}#timeseries")
 
     @app.post("/sign-out")
     def sign_out() -> ResponseReturnValue:

@@ -130,8 +130,8 @@ class Store(Protocol):
     def registered_model(self, name: str) -> RegisteredModel:
         """Return a registered model. Raises `NotFoundError` for an unknown name."""
 
-    def register_model(self, name: str, registration: Registration) -> ModelVersion:
-        """Add a version, whose files the controller copies."""
+    def register_model(self, name: str, registration: Registration, *, once: str = "") -> ModelVersion:
+        """Add a version, whose files the controller copies. Calls with equal `once` add one version."""
 
     def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
         """Move or remove an alias. Raises `ConflictError` if the version is not ready."""

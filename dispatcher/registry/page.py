@@ -5,9 +5,12 @@ The store numbers a version, and the controller copies its files; a new version 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from flask import Blueprint, Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
@@ -21,7 +24,7 @@ from dispatcher.access.guard import author
 from dispatcher.commands.page import READING_S
 from dispatcher.pages.live_pages import live_route, render
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.registry.view import Registry
+from dispatcher.registry.view import RegisteredRow, Registry, VersionRow
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
 
@@ -49,7 +52,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
                 title="Registered models",
                 is_live=is_live,
                 models=models,
-                waiting=request.args.get("waiting", "")[:200],
+                added=_added(models),
             )
         )
 
@@ -70,15 +73,13 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             )
 
         registration = reader.read_log(reader.record(name), build, timeout_s=READING_S)
-        version = reader.call(partial(services.store.register_model, target, registration), is_command=True)
-        _log.info("registered model=%s version=%d by=%s", target, version.version, author())
-        is_waiting = bool(alias) and not _is_copied(services, version)
-        if alias and not is_waiting:
+        version = _add_version(services, target, registration)
+        if alias and _is_copied(services, version):
             move = partial(services.store.move_alias, target, _alias_request(alias, version.version))
             reader.call(move, is_command=True)
         registry.invalidate()
-        waiting = f"{target}/{version.version}@{alias}" if is_waiting else None
-        return redirect(url_for("pages.registry", waiting=waiting, _anchor=target), 303)
+        added = f"{target}/{version.version}" + (f"@{alias}" if alias else "")
+        return redirect(url_for("pages.registry", added=added, _anchor=target), 303)
 
     @pages.post("/registry/<name:model>/aliases")
     def alias(model: str) -> ResponseReturnValue:
@@ -103,6 +104,43 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return services.files.download("checkpoints", version.checkpoint.name, f"{model}-v{number}.pt")
 
 
+class _Added(NamedTuple):
+    """A version that was just registered, and the alias that it should get."""
+
+    model: str
+    version: VersionRow
+    alias: str
+
+
+def _added(models: Sequence[RegisteredRow]) -> _Added | None:
+    """Return the version that the address names as ``NAME/VERSION@ALIAS``."""
+    target, _, alias = request.args.get("added", "").partition("@")
+    name, _, number = target.partition("/")
+    for model in models:
+        for version in model.versions:
+            if (model.name, str(version.version)) == (name, number):
+                return _Added(name, version, alias)
+    return None
+
+
+def _add_version(services: Services, name: str, registration: Registration) -> ModelVersion:
+    """Add a version, or return the existing one with the same source. So a form that is sent twice adds one."""
+    try:
+        known = services.reader.call(partial(services.store.registered_model, name)).versions
+    except NotFoundError:
+        known = ()
+    source = registration.model_copy(update={"author": ""})
+    for version in reversed(known):
+        if version.state != "failed" and version.source.model_copy(update={"author": ""}) == source:
+            return version
+    # Requests at the same time know the same versions.
+    once = hashlib.sha256(f"{name} {len(known)} {source.model_dump_json()}".encode()).hexdigest()[:32]
+    add = partial(services.store.register_model, name, registration, once=once)
+    version = services.reader.call(add, is_command=True)
+    _log.info("registered model=%s version=%d by=%s", name, version.version, author())
+    return version
+
+
 def _checked_name(name: str) -> str:
     try:
         return _NAME.validate_python(name)
@@ -122,7 +160,7 @@ def _alias_request(alias: str, version: int | None) -> AliasRequest:
 
 
 def _is_copied(services: Services, version: ModelVersion) -> bool:
-    """Wait up to `COPY_S` for a version's files; return True if they are copied."""
+    """Wait up to `COPY_S` for the end of copying a version's files; return True if they are copied."""
     deadline = services.monotonic() + COPY_S
     while version.state == "copying" and services.monotonic() < deadline:
         time.sleep(_POLL_S)

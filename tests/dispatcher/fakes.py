@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Literal
 
 from flask import Flask
 from flask.testing import FlaskClient
@@ -68,6 +69,8 @@ class FakeStore:
     attended: api.Attended = field(default_factory=api.Attended)
     entries: tuple[AuditEntry, ...] = ()
     registered: tuple[RegisteredModel, ...] = ()
+    registrations: dict[str, ModelVersion] = field(default_factory=dict)
+    copying: Literal["copying", "ready", "failed"] = "ready"
     unneeded: Reclaim = field(default_factory=Reclaim)
     worker_set: WorkerSetStatus = field(default_factory=WorkerSetStatus)
     machines: HealthAnswer = field(default_factory=HealthAnswer)
@@ -206,20 +209,25 @@ class FakeStore:
                 return model
         raise NotFoundError(f"no model is registered as {name!r}")
 
-    def register_model(self, name: str, registration: Registration) -> ModelVersion:
-        """Add a version whose files are copied at once."""
+    def register_model(self, name: str, registration: Registration, *, once: str = "") -> ModelVersion:
+        """Add a version whose copy has the outcome `copying`."""
         self._called("register_model")
+        if once in self.registrations:
+            return self.registrations[once]
         known = next((model for model in self.registered if model.name == name), None)
         known = known or RegisteredModel(name=name, versions=())
         version = ModelVersion(
             name=name,
             version=len(known.versions) + 1,
-            state="ready",
+            state=self.copying,
+            error="no space left" if self.copying == "failed" else "",
             created=registration.epoch,
             source=registration,
             experiment=self.records[registration.experiment],
-            checkpoint=registration.checkpoint,
+            checkpoint=registration.checkpoint if self.copying == "ready" else None,
         )
+        if once:
+            self.registrations[once] = version
         self._replace(known.model_copy(update={"versions": (*known.versions, version)}))
         return version
 

@@ -9,6 +9,7 @@ import pytest
 from cerebro.contract.stored.registry import RegisteredModel, UnreadableVersion
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.gallery import gallery, registered_models
+from tests.dispatcher.pages.seen import text_of
 
 
 @pytest.fixture
@@ -64,6 +65,32 @@ def test_a_model_is_registered_from_its_page(browser: Browser) -> None:
     assert "Remove champion from version 1" in page
     assert "/experiments/digits/models/m00?fit=fit-1" in page
     assert "/registry/fresh/1/file" in page
+
+
+def test_a_form_that_is_sent_twice_adds_one_version(browser: Browser) -> None:
+    """The second request finds the version of the first one."""
+    fields = {"run": "fit-1", "model": "m00", "name": "fresh", "alias": "champion"}
+    first, second = (
+        browser.post("/experiments/digits/register", fields, form="/registry").headers["Location"]
+        for _ in range(2)
+    )
+    assert first == second == "/registry?added=fresh/1@champion#fresh"
+
+
+def test_a_failed_copy_is_reported_with_its_reason(tmp_path: Path) -> None:
+    """A version without files gets no alias; registering the model again adds another version."""
+    bench = gallery(tmp_path)
+    browser = bench.signed_in()
+    fields = {"run": "fit-1", "model": "m00", "name": "fresh", "alias": "champion"}
+    bench.store.copying = "failed"
+    answer = browser.post("/experiments/digits/register", fields, form="/registry")
+    text = text_of(browser.get(answer.headers["Location"]).text)
+    assert "The files of fresh/1 could not be copied: no space left. It has no alias." in text
+    assert "being copied" not in text
+    bench.store.copying = "ready"
+    answer = browser.post("/experiments/digits/register", fields, form="/registry")
+    assert answer.headers["Location"] == "/registry?added=fresh/2@champion#fresh"
+    assert "Remove champion from version 2" in browser.get("/registry").text
 
 
 @pytest.mark.parametrize(

@@ -403,13 +403,16 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, NotificationCalls, Seg
         """Return a registered model; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/registry/{_quoted(name)}", RegisteredModel)
 
-    def register_model(self, name: str, registration: Registration) -> ModelVersion:
+    def register_model(self, name: str, registration: Registration, *, once: str = "") -> ModelVersion:
         """Request a new version exactly once, despite retries. Its files are copied in the background.
+
+        Args:
+            once: idempotency key; default: a new one.
 
         Raises:
             NotFoundError: the experiment does not exist.
         """
-        identity = {api.ONCE: uuid.uuid4().hex}
+        identity = {api.ONCE: once or uuid.uuid4().hex}
         path = f"/v1/registry/{_quoted(name)}"
         content = self.send("POST", path, registration.model_dump_json().encode(), 0.0, identity)
         return self.answered(ModelVersion, "POST", path, content)
