@@ -27,8 +27,8 @@ from dispatcher.tabs.tabs import Tabs
 _ROWS = 50
 MAX_PICKED = 500
 """Maximum number of models that one command of the table concerns."""
-_ALL = "*"
-"""Selects all models that match the filter, at most `MAX_PICKED`, in the table's order."""
+_ALL, _EXCEPT = "*", "-"
+"""``*,-m03`` selects all models that match the filter except m03, at most `MAX_PICKED`, in the table's order."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -57,9 +57,13 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     query = parsed_query(ModelQuery, **({} if "size" in request.args else {"size": _ROWS}))
     view, mistake = table(read_model, query)
     run, picked = read_model.fit(query.fit), picked_models(MAX_PICKED)
-    has_all = _ALL in picked
+    has_all, excluded = _ALL in picked, frozenset[str]()
     if run and has_all:
-        picked = () if mistake else matching_ids(read_model, run, query)[:MAX_PICKED]
+        excluded = frozenset(name.removeprefix(_EXCEPT) for name in picked if name.startswith(_EXCEPT)) - {
+            *picked
+        }
+        ids = () if mistake else matching_ids(read_model, run, query)
+        picked = tuple(model for model in ids if model not in excluded)[:MAX_PICKED]
     picked = tuple(model for model in picked if run and model in run.models)
     compared = comparison(_rows(read_model.table(run), picked[:MAX_MODELS])) if run and picked else None
     may: dict[str, list[str]] = {action.value: [] for action in (*OF_MODEL, CommandKind.PRIORITIZE)}
@@ -71,6 +75,7 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "mistake": mistake,
         "picked": picked,
         "has_all": has_all,
+        "excluded": sorted(excluded & run.models.keys()) if run else [],
         "most": MAX_MODELS,
         "most_picked": MAX_PICKED,
         "compared": compared,

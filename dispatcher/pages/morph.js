@@ -1,8 +1,10 @@
 // Updates the content of an element to equal another one, and changes only differing nodes, so that focus, text
 // selection, scroll positions, open details and figures survive an update.
 // Elements are matched by id or data-key, else by order. Elements with data-keep are managed by scripts.
+// A moved element keeps focus, and in browsers with `moveBefore` an open menu, too.
 "use strict";
 const morph = (() => {
+  const move = (parent, node, place) => (parent.moveBefore ?? parent.insertBefore).call(parent, node, place);
   const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
   const isSame = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
   const isReaders = (node, name) => name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG");
@@ -64,7 +66,7 @@ const morph = (() => {
     for (const wanted of [...to.childNodes]) {
       const known = keyed.get(keyOf(wanted));
       if (known && isSame(known, wanted)) {
-        if (known !== place) from.insertBefore(known, place);
+        if (known !== place) move(from, known, place);
         else place = place.nextSibling;
         node(known, wanted);
         keyed.delete(keyOf(wanted));
@@ -83,5 +85,9 @@ const morph = (() => {
     }
   };
 
-  return children;
+  return (from, to) => {
+    const focused = from.contains(document.activeElement) ? document.activeElement : null;
+    children(from, to);
+    if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
+  };
 })();

@@ -145,6 +145,16 @@
     else location.reload();
   });
 
+  // Other forms leave the page: a second click while the answer is on its way must not send them again.
+  let sent = new WeakSet();
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.defaultPrevented || form.method !== "post") return;
+    if (sent.has(form)) event.preventDefault();
+    sent.add(form);
+  });
+  window.addEventListener("pageshow", () => (sent = new WeakSet())); // after Back
+
   // Boxes that scroll sideways show a shadow at each edge with hidden content.
   const shade = (box) => {
     box.classList.toggle("more-left", box.scrollLeft > 1);

@@ -56,14 +56,20 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
 
 
 def test_the_heading_selects_all_matching_models(page: Page, address: str) -> None:
-    """Unticking one keeps the others."""
-    sign_in(page, address, TOKEN, "/experiments/digits/models?filter=layers+%3D+1")
+    """Unticking one keeps the others, also those on other pages of the table."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models?filter=layers+%3D+1&size=2")
     page.get_by_label("Select all 4 matching models").check()
     page.wait_for_selector("text=4 selected")
     assert "pick=*" in page.url
     page.uncheck("input[value=m02]")
     page.wait_for_selector("text=3 selected")
-    assert page.url.endswith("pick=m00,m04,m06")
+    assert page.url.endswith("pick=*,-m02")
+    assert page.get_by_label("Select all 4 matching models").evaluate("box => box.indeterminate")
+    page.check("input[value=m02]")
+    page.wait_for_selector("text=4 selected")
+    assert page.url.endswith("pick=*")
+    page.uncheck("input[value=m00]")
+    page.wait_for_selector("text=3 selected")
     page.get_by_label("Select all 4 matching models").check()
     page.wait_for_selector("text=4 selected")
     page.get_by_label("Select all 4 matching models").uncheck()

@@ -60,3 +60,12 @@ def test_several_experiments_at_once(page: Page, address: str, bench: Bench) -> 
     page.wait_for_selector("#batch", state="hidden")
     assert type(bench.store.logs["whales"][-1]).__name__ == "ExperimentArchived"
     assert type(bench.store.logs["digits"][-1]).__name__ != "ExperimentArchived"
+
+
+def test_a_form_is_sent_once_although_it_is_clicked_twice(page: Page, address: str, bench: Bench) -> None:
+    """Registering waits some seconds for the copy."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m00")
+    page.click("#register summary")
+    page.get_by_role("button", name="Register m00").dblclick()
+    page.wait_for_url(f"{address}/registry?added=digits/1#digits")
+    assert bench.store.calls.count("register_model") == 1

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks.results import TaskResult
 from tests.dispatcher.browsing.growing import grow
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.e2e.browser import settle, sign_in
@@ -39,6 +41,21 @@ def test_the_page_does_not_refresh_while_the_reader_selects_text(
     grow(bench).pause("the checkpoint volume is full")
     page.evaluate("getSelection().removeAllRanges()")
     page.wait_for_selector("text=the checkpoint volume is full")
+
+
+def test_focus_stays_on_a_row_that_moves(page: Page, address: str, bench: Bench) -> None:
+    """A model that becomes the best moves to the top; the keyboard user is still at its menu."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    page.get_by_role("button", name="Actions of m02").focus()
+    story = grow(bench)
+    for task, worker in (("fit-1/train/m05/e1/p0", "worker-0"), ("fit-1/train/m04/e1/p1", "worker-1")):
+        story.append(TaskCommitted(task=task, attempt=1, worker=worker, result=TaskResult(rows=898)))
+    for epoch in (2, 3):
+        story.train("m02", epoch)
+    page.wait_for_selector("tbody tr:first-child >> text=m02")
+    assert page.evaluate("document.activeElement.title") == "Actions of m02"
+    page.keyboard.press("Enter")
+    assert page.locator("#menu-m02").is_visible()
 
 
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:

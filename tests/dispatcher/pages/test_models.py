@@ -76,6 +76,9 @@ def test_all_matching_models_can_be_selected(bench: Bench, browser: Browser) -> 
     paged = browser.get("/experiments/digits/models?size=2").text
     assert "Select all 8 matching" in text_of(paged)
     assert "8 selected" in text_of(browser.get("/experiments/digits/models?size=2&pick=*").text)
+    most = browser.get("/experiments/digits/models?size=2&pick=*,-m00,-m07").text
+    assert "6 selected" in text_of(most)
+    assert 'name="pick" value="-m07"' in most  # for the form without scripts
     wrong = browser.get("/experiments/digits/models?pick=*&filter=layers+%3D%3D").text
     assert 'class="selection"' not in wrong
 
