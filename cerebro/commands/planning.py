@@ -277,7 +277,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
     if not partitions:
         raise DataError(
             f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: "
-            "give a locator for it and call run_etl"
+            "give a new experiment a locator for it, and preprocess and train there"
         )
     return EvaluatePlan(
         kind=request.kind,
