@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Plateau,
         Random,
     )
+    from cerebro.frozen import Frozen
     from cerebro.keras.spec import KerasSubEpochSpec
     from cerebro.ragged_rows import Ragged, ragged
     from cerebro.spec import ETLSpec, Hints, Ratio, SubEpochSpec
@@ -51,6 +52,7 @@ __all__ = [
     "ETLSpec",
     "Experiment",
     "FailureRule",
+    "Frozen",
     "Hints",
     "Hyperband",
     "KerasSubEpochSpec",
@@ -88,6 +90,7 @@ _MODULES = {
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
     "FailureRule": "cerebro.client.failure_rules",
+    "Frozen": "cerebro.frozen",
     "Hints": "cerebro.spec",
     "Hyperband": "cerebro.contract.search",
     "KerasSubEpochSpec": "cerebro.keras.spec",

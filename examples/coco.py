@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, Hints, Ragged, Ratio, SubEpochSpec, data_folder, ragged
+from cerebro import ETLSpec, Experiment, Frozen, Hints, Ragged, Ratio, SubEpochSpec, data_folder, ragged
 from cerebro.errors import CerebroError, LocatorError
 
 if __package__:
@@ -182,11 +183,21 @@ def one_by_one(tokens: Ragged) -> tuple[Tensor, Tensor]:
     return Ragged(tokens.values, torch.cat([begins, ends])).padded(captions.PAD).long(), images
 
 
-class CocoTraining(SubEpochSpec):
-    """Trains the decoder with Adam. The encoder is frozen."""
+def centered(images: Tensor, crop: int) -> Tensor:
+    """Scale the pixels and crop the central square."""
+    return vision.middle(vision.normalized(images), crop)
 
-    def __init__(self, crop: int, width: float) -> None:
-        self.crop, self.width = crop, width
+
+class CocoTraining(SubEpochSpec):
+    """Trains the decoder with Adam. The encoder is frozen, so all models share its outputs.
+
+    Args:
+        crop, width: see `Size`.
+        augment: crop the training images at random. Then the encoder computes every image in every epoch of each model.
+    """
+
+    def __init__(self, crop: int, width: float, *, augment: bool = False) -> None:
+        self.crop, self.width, self.augment = crop, width, augment
 
     def initialize_worker(self) -> None:
         """Load the vocabulary and the encoder's weights from the `misc` files."""
@@ -199,7 +210,7 @@ class CocoTraining(SubEpochSpec):
         encoder.load_state_dict(self.weights)
         features = len(self.weights["1.running_mean"])
         decoder = Decoder(features, len(self.vocabulary.words), hyperparams["embed"], hyperparams["hidden"])
-        return [encoder.requires_grad_(False), decoder]
+        return [Frozen(encoder, prepare=partial(centered, crop=self.crop)), decoder]
 
     def hints(self, models: Any, hyperparams: Any) -> Hints:
         """Declare that the loss is a mean over tokens, not over rows."""
@@ -211,13 +222,12 @@ class CocoTraining(SubEpochSpec):
         A batch contains all captions of its images, so the encoder processes each image once.
         """
         encoder, decoder = models
-        encoder.eval()  # keeps the batch norm statistics unchanged
         optimizer = torch.optim.Adam(decoder.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
         total = dataloader.progress({"loss": 0.0, "tokens": 0})
         for images, outputs in dataloader:
-            parts = vision.augmented(vision.normalized(images), self.crop, least=0.8)
-            loss, tokens = _loss(decoder, encoder(parts), outputs["tokens"])
+            shown = vision.augmented(images.float(), self.crop, least=0.8) if self.augment else images
+            loss, tokens = _loss(decoder, encoder(shown), outputs["tokens"])
             optimizer.zero_grad()
             (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch has no types here
             optimizer.step()
@@ -236,7 +246,7 @@ class CocoTraining(SubEpochSpec):
         said: list[str] = []
         references: list[list[str]] = []
         for images, outputs in dataloader:
-            features = encoder(vision.middle(vision.normalized(images), self.crop))
+            features = encoder(images)
             loss, count = _loss(decoder, features, outputs["tokens"])
             total, tokens = total + float(loss), tokens + count
             said += self._texts(decoder.say(features))
@@ -251,7 +261,7 @@ class CocoTraining(SubEpochSpec):
         """Generate a caption for each image, batch by batch."""
         encoder, decoder = models
         for images, _ in dataloader:
-            features = encoder(vision.middle(vision.normalized(images), self.crop))
+            features = encoder(images)
             yield {"caption": self._texts(decoder.say(features))}
 
     def _texts(self, said: Tensor) -> list[str]:
@@ -368,6 +378,11 @@ def main() -> int:
         "--encoder", type=Path, help="file with published weights of ResNet50 (default: random weights)"
     )
     parser.add_argument(
+        "--augment",
+        action="store_true",
+        help="crop training images at random; the encoder then computes them anew for each model and epoch",
+    )
+    parser.add_argument(
         "--max-failed",
         type=float,
         default=0.01,
@@ -391,7 +406,7 @@ def main() -> int:
         experiment = Experiment(arguments.name, locators=located)
         etl = experiment.run_etl(CocoETL(size.side), seed=1, max_failed=arguments.max_failed)
         vision.say_preprocessed(etl)
-        training = CocoTraining(size.crop, size.width)
+        training = CocoTraining(size.crop, size.width, augment=arguments.augment)
         result = experiment.run_fit(
             training, size.space, epochs=size.epochs, metric="bleu4", mode="max", seed=1
         )

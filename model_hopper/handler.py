@@ -56,6 +56,8 @@ from cerebro.worker.training.checkpoints.savepoints import Savepoints, Write
 from cerebro.worker.training.checkpoints.verified_file import CheckedFile
 from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.frameworks import takes_threads
+from cerebro.worker.training.frozen_layers.layers import FrozenLayers
+from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import (
     Measured,
@@ -250,6 +252,7 @@ class Handler(BaseHandler):
         )
         recorder = CurveRecorder(began) if body.with_curve else None
         feed = self._feed(
+            body,
             loader,
             epoch=body.epoch,
             sub_epoch=body.sub_epoch,
@@ -317,6 +320,7 @@ class Handler(BaseHandler):
             device=self._device,
         )
         feed = self._feed(
+            body,
             loader,
             epoch=body.epoch,
             sub_epoch=body.sub_epoch,
@@ -386,7 +390,7 @@ class Handler(BaseHandler):
         timings = timings.model_copy(update={"load_s": began - loading})
         rows = self._rows(body.dataset, body.split, body.partitions)
         loader = PartitionLoader(rows, batch_size=setting.batch_size, seed=None, device=setting.device)
-        feed = self._feed(loader, epoch=body.epoch)
+        feed = self._feed(body, loader, epoch=body.epoch)
         seed = sub_epoch_seed(body.seed, body.model, body.epoch, -1)
         metrics: Measured = {}
         is_part = isinstance(body, EvaluateTask) and body.split == "train"
@@ -512,6 +516,7 @@ class Handler(BaseHandler):
 
     def _feed(
         self,
+        body: ModelTask,
         loader: PartitionLoader,
         *,
         epoch: int,
@@ -531,6 +536,7 @@ class Handler(BaseHandler):
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 
+        cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
         return InstrumentedLoader(
             loader,
             on_batch,
@@ -540,6 +546,7 @@ class Handler(BaseHandler):
             position=position,
             savepoints=savepoints,
             recorder=recorder,
+            frozen_layers=FrozenLayers(loader, cache, self._context.pause),
         )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.data.trees import RowId, map_leaves
+from cerebro.data.trees import map_leaves
 from cerebro.ragged_rows import Ragged
 
 
@@ -46,7 +47,7 @@ class LimitedLoader(PartitionLoader):
     ) -> None:
         super().__init__(rows, batch_size=batch_size, seed=seed, device=device, share=share)
         self._should_continue, self._permuted = should_continue, permuted
-        self._permutation: list[int] | None = None
+        self._permutation: NDArray[np.int64] | None = None
         self.handed, self.has_ended = 0, False
 
     def __iter__(self) -> Iterator[Batch]:
@@ -60,17 +61,16 @@ class LimitedLoader(PartitionLoader):
             yield self._reordered(batch)
 
     @property
-    def ids(self) -> list[RowId]:
-        """Ids of the current batch's rows, in their order."""
-        row_ids = super().ids
-        return row_ids if self._permutation is None else [row_ids[row] for row in self._permutation]
+    def positions(self) -> NDArray[np.int64]:
+        """Positions of the current batch's rows, in their order."""
+        return self._latest if self._permutation is None else self._latest[self._permutation]
 
     def _reordered(self, batch: Batch) -> Batch:
         if self._permuted is None:
             return batch
         count = len(self._latest)
         order = np.random.default_rng([self._permuted, self.handed]).permutation(count)
-        self._permutation = order.tolist()
+        self._permutation = order
         index = torch.from_numpy(order)
         inputs, outputs = batch
         return _select(inputs, index), _select(outputs, index)

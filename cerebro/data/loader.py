@@ -24,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from cerebro.contract.records import batches_of
-from cerebro.data.mapped import Gathering, MappedRows, share_of
+from cerebro.data.fields import Field
+from cerebro.data.mapped import Gathering, MappedPartition, MappedRows, share_of
 from cerebro.data.merged import Merged, bounds_in_batches, merged_order
 from cerebro.data.prefetch import made_ahead
 from cerebro.data.prefetch_tuning import NEXT_ONE, ON_DEMAND, PassTimes, Reading
@@ -83,7 +84,6 @@ class PartitionLoader:
         self._drop_last = drop_last
         self._rows = source if isinstance(source, MappedRows) else MappedRows.open(source)
         self._names = [field.name for field in self._rows.fields]
-        self._bools = [field.name for field in self._rows.fields if field.dtype == "bool"]
         self._structure = {} if self._rows.layout is None else self._rows.layout.structure
         self._seed = seed
         self._device = torch.device(device)
@@ -149,7 +149,36 @@ class PartitionLoader:
     @property
     def ids(self) -> list[RowId]:
         """Ids of the rows in the latest batch, in its order."""
-        return self._rows.ids(self._latest)
+        return self._rows.ids(self.positions)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Positions of the rows in the latest batch, in its order, over all partitions in stored order."""
+        return self._latest
+
+    @property
+    def partitions(self) -> Sequence[MappedPartition]:
+        """The partitions, in stored order."""
+        return self._rows.partitions
+
+    @property
+    def input_names(self) -> Any:
+        """Names of the fields of an input, nested as the input; `None` without rows."""
+        return rebuild(self._structure.get("input"), {name: name for name in self._names})
+
+    def columns(
+        self, rows: NDArray[np.int64], names: Sequence[str], device: str | torch.device
+    ) -> dict[str, _Column]:
+        """Return some fields of rows, as in a batch.
+
+        Args:
+            rows: positions over all partitions in stored order, at least one.
+            names: names of the fields.
+        """
+        (planned,) = self._rows.planned(rows, np.array([0, len(rows)]))
+        fields = [field for field in self._rows.fields if field.name in names]
+        columns = as_columns(fields, planned.columns(None, map(self._names.index, (f.name for f in fields))))
+        return {name: column.to(device) for name, column in columns.items()}
 
     def stored_ids(self) -> list[RowId]:
         """Return the ids of all rows in stored order, which is the order of a pass with `seed=None`."""
@@ -206,9 +235,7 @@ class PartitionLoader:
             yield from map(make, planned)
 
     def _batch(self, host: list[_Column]) -> Batch:
-        columns = dict(zip(self._names, host, strict=True))
-        for name in self._bools:
-            columns[name] = _as_bools(columns[name])
+        columns = _named(self._rows.fields, host)
         if not self._on_cpu:
             # torch's pinned-memory allocator does not reuse memory before the copy ends.
             columns = {name: column.to(self._device, non_blocking=True) for name, column in columns.items()}
@@ -282,6 +309,16 @@ class MergedLoader(PartitionLoader):
         rows = np.concatenate([begin + order for begin, order in zip(begins, shuffled, strict=True)])
         merged: NDArray[np.int64] = rows[merged_order(self._counts)]
         return merged
+
+
+def as_columns(fields: Sequence[Field], arrays: Sequence[Array | Ragged]) -> dict[str, _Column]:
+    """Return gathered arrays as tensors by field name, in host memory."""
+    return _named(fields, list(map(_in_tensors, arrays)))
+
+
+def _named(fields: Sequence[Field], columns: Sequence[_Column]) -> dict[str, _Column]:
+    named = {field.name: column for field, column in zip(fields, columns, strict=True)}
+    return named | {field.name: _as_bools(named[field.name]) for field in fields if field.dtype == "bool"}
 
 
 def _in_tensors(array: Array | Ragged) -> _Column:

@@ -183,7 +183,9 @@ class Gathering(NamedTuple):
     begin: int
     end: int
 
-    def columns(self, allocate: Allocate | None = None) -> list[Array | Ragged]:
+    def columns(
+        self, allocate: Allocate | None = None, numbers: Iterable[int] | None = None
+    ) -> list[Array | Ragged]:
         """Return copies: per field an array of shape (rows, *field shape) or a `Ragged`, of dtype `storage`.
 
         The caller owns them. Safe in any thread.
@@ -191,8 +193,10 @@ class Gathering(NamedTuple):
         Args:
             allocate: returns memory for the copy of a field with large rows. New pages and a second copy would take
                 longer than the copy itself.
+            numbers: numbers of the wanted fields. Default: all.
         """
-        return [gather(self.begin, self.end, allocate) for gather in self.plan]
+        plan = self.plan if numbers is None else [self.plan[number] for number in numbers]
+        return [gather(self.begin, self.end, allocate) for gather in plan]
 
 
 class _File(NamedTuple):
@@ -203,15 +207,39 @@ class _File(NamedTuple):
     changed_ns: int
 
 
+class MappedPartition(NamedTuple):
+    """A partition among mapped rows.
+
+    Attributes:
+        first: position of its first row.
+        rows: number of rows.
+        checksum: checksum of the rows, see `PartitionManifest.checksum`.
+    """
+
+    first: int
+    rows: int
+    checksum: str
+
+
 class MappedRows:
     """All rows of some partitions, in stored order: by partition, shard and position.
 
     Immutable and safe to share between threads. Files may be deleted while it exists. Opening reads no rows,
     except of a shard that is newer than its partition's manifest: its checksum must still match.
+
+    Attributes:
+        partitions: the partitions that have rows.
     """
 
-    def __init__(self, layout: Layout | None, chunks: Sequence[_Chunk], files: Sequence[_File] = ()) -> None:
+    def __init__(
+        self,
+        layout: Layout | None,
+        chunks: Sequence[_Chunk],
+        files: Sequence[_File] = (),
+        partitions: Sequence[MappedPartition] = (),
+    ) -> None:
         self.layout = layout
+        self.partitions = tuple(partitions)
         self._files = files
         self._ids = [chunk.ids for chunk in chunks]
         self._edges = np.array([0, *accumulate(len(ids) for ids in self._ids)], np.int64)
@@ -231,6 +259,7 @@ class MappedRows:
         layout: Layout | None = None
         chunks: list[_Chunk] = []
         files: list[_File] = []
+        partitions: list[MappedPartition] = []
         for folder in folders:
             manifest = _manifest(folder)
             if manifest.layout is None:
@@ -241,6 +270,9 @@ class MappedRows:
                 layout.check_layout(manifest.layout)
             except RowError as error:
                 raise DataError(f"partition {folder} does not fit the ones before it: {error}") from error
+            first = partitions[-1].first + partitions[-1].rows if partitions else 0
+            if manifest.rows_out:
+                partitions.append(MappedPartition(first, manifest.rows_out, manifest.checksum))
             complete_ns = _changed_ns(folder / PARTITION_FILE)
             for shard in manifest.shards:
                 path = folder / shard.file
@@ -248,7 +280,7 @@ class MappedRows:
                 if files[-1].changed_ns > complete_ns:
                     verify(path, shard.written)
                 chunks.extend(_open_shard(path, shard, manifest.layout.fields))
-        return cls(layout, chunks, files)
+        return cls(layout, chunks, files, partitions)
 
     def require_unchanged(self) -> None:
         """Raise ShardCorruptError if the bytes of a shard changed since it was mapped. A deleted file stays mapped."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from cerebro.data.fields import OFFSET, Field, Layout
 from cerebro.data.files.durable import DurableFile
 from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest, write_shard_manifest
-from cerebro.data.trees import Array, RowId, flatten, flatten_batch
+from cerebro.data.trees import Array, RowId, first_leaf, flatten, flatten_batch
 from cerebro.ragged_rows import Ragged
 
 BATCH_BYTES = 64 << 20
@@ -41,6 +41,26 @@ def write_rows(folder: Path, rows: Sequence[tuple[object, object]], source: Sour
     with ShardWriter(folder, 0, start=0, stop=len(rows), source=source, id_type=pa.int64()) as writer:
         for number, (inputs, outputs) in enumerate(rows):
             writer.add(number, inputs, outputs)
+        shard = writer.close()
+    write_manifest(folder, PartitionManifest.of(source, [shard]))
+
+
+def write_batches(folder: Path, batches: Iterable[object], num_rows: int, source: Source) -> None:
+    """Write a complete partition of one shard from input trees of many rows each, with ids from 0.
+
+    Args:
+        num_rows: number of rows in all batches.
+
+    Raises:
+        RowError: as `ShardWriter.add_batch`.
+        StorageFullError: the volume is full.
+    """
+    with ShardWriter(folder, 0, start=0, stop=num_rows, source=source, id_type=pa.int64()) as writer:
+        first = 0
+        for batch in batches:
+            rows = len(first_leaf(batch))
+            writer.add_batch(range(first, first + rows), batch, None)
+            first += rows
         shard = writer.close()
     write_manifest(folder, PartitionManifest.of(source, [shard]))
 

@@ -126,6 +126,13 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     return None if tree is None else function(tree)
 
 
+def first_leaf(tree: Any) -> Any:
+    """Return the first leaf of a tree that has leaves."""
+    while isinstance(tree, dict | list | tuple):
+        tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
+    return tree
+
+
 _Leaf: TypeAlias = Callable[[str, object], None]
 
 

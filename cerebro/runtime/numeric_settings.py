@@ -152,6 +152,14 @@ THREADS = NumericSetting(
     least=1,
 )
 
+FROZEN_CACHE_MIB = NumericSetting(
+    name="CEREBRO_FROZEN_CACHE_MIB",
+    expected="the MiB that stored outputs of frozen layers may take on a worker, or 0 for none",
+    is_integer=True,
+    least=0,
+)
+_FROZEN_CACHE_MIB = 32 << 10
+
 _AUTOSCALER = "CEREBRO_AUTOSCALER"
 _DEVICE_MEMORY = "CEREBRO_DEVICE_MEMORY"
 _MOST_MEMORY = "CEREBRO_MOST_MEMORY"
@@ -160,7 +168,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(KiB|MiB|GiB)?")
 
 SETTINGS = (
     OPEN_RUNS, MOST_WORKERS, LEAST_WORKERS, INSTALLED_WORKERS, IDLE_S, LEASE_S, DEVICES, CORES,
-    WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS,
+    WEIGHT, GRACE_S, SAVEPOINT_S, TASK_LOG_MIB, GANG_PORT, THREADS, FROZEN_CACHE_MIB,
 )  # fmt: skip
 
 
@@ -187,6 +195,15 @@ def autoscaler_mode(environment: Mapping[str, str]) -> str:
             f"{_AUTOSCALER} is {mode!r}, expected off, advise or act (autoscaler.mode of the chart)"
         )
     return mode
+
+
+def frozen_cache_bytes(environment: Mapping[str, str]) -> int:
+    """Return the maximum bytes of stored outputs of frozen layers on a worker. Default 32 GiB; 0 for none.
+
+    Raises:
+        ClusterError: the value is not a whole number from 0.
+    """
+    return integer(FROZEN_CACHE_MIB, environment, _FROZEN_CACHE_MIB) << 20
 
 
 def device_memory(environment: Mapping[str, str]) -> int | None:

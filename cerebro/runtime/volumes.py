@@ -92,6 +92,11 @@ class Volumes:
         return self.shards / "downloads" / dataset / split
 
     @property
+    def frozen_outputs(self) -> Path:
+        """Stored outputs of frozen layers, one folder per data set."""
+        return self.shards / "frozen"
+
+    @property
     def misc(self) -> Path:
         """Miscellaneous files of the locators, one folder per set."""
         return self.shards / "misc"

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cerebro.errors import NotApplicableError
+from cerebro.frozen import Frozen
 from cerebro.spec import Hints
 from cerebro.techniques.single import not_one_module
 
@@ -27,10 +28,11 @@ def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
 def coupled(module: nn.Module) -> str:
     """Return the name of a module that couples the rows of a batch, or "".
 
-    Its result for a row depends on other rows.
+    Its result for a row depends on other rows. Frozen layers couple no rows.
     """
+    frozen = {id(part) for one in module.modules() if isinstance(one, Frozen) for part in one.modules()}
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and id(part) not in frozen:
             return f"{name or 'the module itself'} ({type(part).__name__})"
     return ""
 

@@ -45,6 +45,7 @@ class Context:
         cores: processor cores the worker may use.
         savepoint_s: seconds between savepoints of a sub-epoch, 0 for none, `None` for automatic.
         has_gpu: True if the process has a GPU.
+        frozen_cache_bytes: maximum bytes of stored outputs of frozen layers; 0 for none.
         device_memory: memory limit of the task's device if counted; `listen` checks it.
         start_up: start-up time of the task.
         user_code: decoded user code.
@@ -62,7 +63,9 @@ class Context:
         memory_bytes: int | None = None,
         *,
         has_gpu: bool = False,
+        frozen_cache_bytes: int = 0,
     ) -> None:
+        self.frozen_cache_bytes = frozen_cache_bytes
         self.volumes, self.cores, self.savepoint_s, self.has_gpu = volumes, cores, savepoint_s, has_gpu
         self.device_memory = DeviceMemory(memory_bytes)
         self.start_up = StartUp()
@@ -173,6 +176,21 @@ class Context:
         if is_ending:
             self.preemption.has_raised = True
             raise PreemptedError(self.preemption.reason or "rank 0 was asked to end")
+
+    def pause(self) -> None:
+        """Read pending messages within a batch, in a long computation of the platform.
+
+        Ranks agree at batches only, so a rank continues to its next batch.
+
+        Raises:
+            OutOfMemoryError: the task exceeds its device's memory.
+            PreemptedError: the task ends here.
+        """
+        self.device_memory.check()
+        if self.ranks is None:
+            while (message := self._channel.pending()) is not None:
+                self._handle(message)
+            self.raise_if_ending()
 
     def raise_if_ended(self) -> None:
         """Leave the task if user code swallowed the error of `raise_if_ending`.

@@ -131,6 +131,7 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
     elif scope.work == "models":
         predictions = shared / "predictions" / scope.experiment
         own_folders += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
+        own_folders += (volumes.frozen_outputs.resolve() / scope.dataset,)
         opened = (*data, downloads, volumes.registry.resolve())
     closed = (
         checkpoints,

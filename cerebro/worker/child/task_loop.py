@@ -25,6 +25,7 @@ from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.tasks.bodies import MEASURING, EtlTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.keras.backend import CORES
+from cerebro.runtime.numeric_settings import frozen_cache_bytes
 from cerebro.runtime.isolation.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
@@ -386,6 +387,7 @@ def main() -> None:
             arguments.savepoint_s,
             memory_bytes,
             has_gpu=arguments.has_gpu,
+            frozen_cache_bytes=frozen_cache_bytes(os.environ),
         )
         door = supervisor.door if supervisor is not None else None
         sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)

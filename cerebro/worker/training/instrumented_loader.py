@@ -20,6 +20,7 @@ from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
 from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.curve_recorder import CurveRecorder
+from cerebro.worker.training.frozen_layers.layers import FrozenLayers
 from cerebro.worker.training.metrics import checked_name
 from cerebro.worker.training.torch_view import as_torch
 
@@ -81,6 +82,7 @@ class InstrumentedLoader:
         is_due: returns True if `on_batch` needs values now; `report` checks it to fetch numbers from a GPU only then.
         savepoints: savepoints of the sub-epoch; the loader resumes at their batch, with their validation metrics.
         recorder: receives all reported values.
+        frozen_layers: outputs of frozen layers; default: kept in memory.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class InstrumentedLoader:
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
+        frozen_layers: FrozenLayers | None = None,
     ) -> None:
         self._loader, self._reporter = loader, BatchReporter(on_batch, is_due, recorder)
+        self.frozen_layers = frozen_layers or FrozenLayers(loader)
         self._savepoints = savepoints or Savepoints()
         self.validation: spec.Validation | None = None
         if (found := self._savepoints.validation) is not None:
@@ -145,7 +149,7 @@ class InstrumentedLoader:
             self.step = self._first_step + index
             self._savepoints.begin_loop(self)
             self.on_handed(batch, *self._loader.counts)
-            yield self.place(batch)
+            yield self.frozen_layers.begin_batch(self.place(batch))
         self.step = self._first_step + len(self)
         self._reporter.notify(self._loader.num_rows, self._batches)
 

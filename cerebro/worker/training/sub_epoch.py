@@ -155,12 +155,12 @@ def train_sub_epoch(
         module.train()
     with trainee.running(loader, drawn):
         checks = SubEpochChecks(trainee)
-        with checks, _one_row_named(loader, hyperparams, partition):
+        with checks, _one_row_named(loader, hyperparams, partition), using_outputs(trainee.modules, loader):
             returned = as_torch_spec(spec).train(
                 trainee.modules, trainee.checkpoint, loader, dict(hyperparams)
             )
         metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
-        trainee.warnings = checks.warnings(loader)
+        trainee.warnings = [*checks.warnings(loader), *output_warnings(loader)]
     trainee.checkpoint.settle()
     return trainee.agreed(metrics, loader)
 
@@ -192,7 +192,10 @@ def evaluate(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Measured:
     """Return the result of the user's `test`, in evaluation mode without gradients."""
-    with evaluating(spec, trainee, hyperparams, "test", seed=seed):
+    with (
+        evaluating(spec, trainee, hyperparams, "test", seed=seed),
+        using_outputs(trainee.modules, loader),
+    ):
         returned = as_torch_spec(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
 
@@ -202,8 +205,27 @@ def predicting(
     spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
 ) -> Iterator[object]:
     """Yield the result of the user's `predict` in evaluation mode; it may be a generator of batches."""
-    with evaluating(spec, trainee, hyperparams, "predict", seed=seed):
+    with (
+        evaluating(spec, trainee, hyperparams, "predict", seed=seed),
+        using_outputs(trainee.modules, loader),
+    ):
         yield as_torch_spec(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+
+
+@contextmanager
+def using_outputs(modules: Sequence[torch.nn.Module], loader: DataLoader) -> Iterator[None]:
+    """Let frozen layers use stored outputs for the loader's batches in the block."""
+    frozen_layers = getattr(loader, "frozen_layers", None)
+    if frozen_layers is None:
+        yield
+        return
+    with frozen_layers.bound(modules):
+        yield
+
+
+def output_warnings(loader: DataLoader) -> list[str]:
+    """Return the warnings about outputs of frozen layers."""
+    return list(getattr(getattr(loader, "frozen_layers", None), "warnings", ()))
 
 
 @contextmanager

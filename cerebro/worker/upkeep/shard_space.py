@@ -18,7 +18,7 @@ from cerebro.runtime.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
-_KINDS = ("datasets", "downloads")
+_KINDS = ("datasets", "downloads", "frozen")
 """Folders of the volume that have a folder for each data set."""
 
 
