@@ -33,6 +33,7 @@ NAMES = (
         "vectorised",
         "streaming",
         "hop",
+        "frozen",
         "gap",
         "devices",
         "warm",

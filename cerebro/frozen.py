@@ -1,7 +1,8 @@
 """`Frozen`: layers that never train. Cerebro computes their outputs once and shares them between models.
 
-User code wraps such layers in `create_models`. During a sub-epoch or an evaluation, `cerebro.worker.training.frozen_layers`
-sets `Frozen.source`, which returns stored outputs. Without a source, the class computes. It knows no files or devices.
+User code wraps such layers in `create_models`. During a sub-epoch or an evaluation, the platform sets `Frozen.source`
+(`cerebro.worker.training.frozen_layers`), which returns stored outputs. Without a source, the class computes. It knows
+no files or devices.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Frozen(nn.Module):
     Args:
         module: the layers. Called with one argument; returns a tensor, or a dict or tuple of tensors, with rows on the
             first axis. Load its weights from a file: random weights differ from model to model and share nothing.
-        prepare: converts the inputs of a batch into the argument of `module`, such as a crop and a normalization. Default:
-            no conversion.
+        prepare: converts the inputs of a batch into the argument of `module`, such as a crop and a normalization.
+            Default: no conversion.
         batch_rows: rows per call that fills the cache. Default 32.
         dtype: precision of the outputs, such as `torch.float16`, which halves the cache. The outputs of each call are
             rounded to it and keep their own dtype. Default: the dtype of the outputs.
@@ -63,7 +64,9 @@ class Frozen(nn.Module):
         if type(batch_rows) is not int or batch_rows < 1:
             raise SpecError(f"cerebro.Frozen(batch_rows={batch_rows!r}): expected a whole number from 1")
         if dtype is not None and not dtype.is_floating_point:
-            raise SpecError(f"cerebro.Frozen(dtype={dtype}): expected a floating-point dtype such as torch.float16")
+            raise SpecError(
+                f"cerebro.Frozen(dtype={dtype}): expected a floating-point dtype such as torch.float16"
+            )
         self.module, self.prepare = module, prepare
         self.batch_rows, self.dtype = batch_rows, dtype
         self.source: OutputSource | None = None
@@ -108,8 +111,8 @@ class Frozen(nn.Module):
             return tuple(self._rounded(item) for item in outputs)
         if not isinstance(outputs, torch.Tensor):
             raise SpecError(
-                f"{self.label} returned a {type(outputs).__name__}: return a tensor, or a dict or tuple of tensors, with "
-                "rows on the first axis, for example by a module that calls this one and selects tensors"
+                f"{self.label} returned a {type(outputs).__name__}: return a tensor, or a dict or tuple of tensors, "
+                "with rows on the first axis, for example by a module that calls this one and selects tensors"
             )
         if self.dtype is None or not outputs.is_floating_point():
             return outputs

@@ -536,8 +536,7 @@ class Handler(BaseHandler):
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 
-        cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
-        return InstrumentedLoader(
+        feed = InstrumentedLoader(
             loader,
             on_batch,
             self._context.is_progress_due,
@@ -546,8 +545,10 @@ class Handler(BaseHandler):
             position=position,
             savepoints=savepoints,
             recorder=recorder,
-            frozen_layers=FrozenLayers(loader, cache, self._context.pause),
         )
+        cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
+        feed.frozen_layers = FrozenLayers(loader, cache, self._context.pause)
+        return feed
 
 
 def _peak_gpu_bytes() -> int:

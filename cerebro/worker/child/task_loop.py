@@ -25,8 +25,8 @@ from cerebro.contract.parallel_plans import MemoryKind
 from cerebro.contract.tasks.bodies import MEASURING, EtlTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.keras.backend import CORES
-from cerebro.runtime.numeric_settings import frozen_cache_bytes
 from cerebro.runtime.isolation.metadata_guard import Supervisor
+from cerebro.runtime.numeric_settings import frozen_cache_bytes
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error, volume_errors_named

@@ -82,7 +82,6 @@ class InstrumentedLoader:
         is_due: returns True if `on_batch` needs values now; `report` checks it to fetch numbers from a GPU only then.
         savepoints: savepoints of the sub-epoch; the loader resumes at their batch, with their validation metrics.
         recorder: receives all reported values.
-        frozen_layers: outputs of frozen layers; default: kept in memory.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class InstrumentedLoader:
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
-        frozen_layers: FrozenLayers | None = None,
     ) -> None:
         self._loader, self._reporter = loader, BatchReporter(on_batch, is_due, recorder)
-        self.frozen_layers = frozen_layers or FrozenLayers(loader)
+        self.frozen_layers = FrozenLayers(loader)
+        """Outputs of frozen layers; by default kept in memory."""
         self._savepoints = savepoints or Savepoints()
         self.validation: spec.Validation | None = None
         if (found := self._savepoints.validation) is not None:

@@ -113,6 +113,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "graceS": 60,
             "savepointS": 0,
             "taskLogMiB": 0,
+            "frozenCacheMiB": 0,
             "sandbox": "on",
             "sandboxWritable": ["/data/cache", "/opt/models"],
             "failureRules": [{"name": 'say "x"', "pattern": 'a\\s+"b"', "action": "quarantine"}],

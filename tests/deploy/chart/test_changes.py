@@ -63,6 +63,7 @@ CHANGES = {
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
     "worker: {taskLogMiB: 8}": {"worker"},
+    "worker: {frozenCacheMiB: 8}": {"worker"},
     "worker: {failureRules: [{name: x, pattern: y}]}": {"worker"},
     "worker: {replicas: 3}": {"controller"},
     "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},

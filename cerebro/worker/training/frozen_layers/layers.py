@@ -172,7 +172,9 @@ class FrozenLayers:
         for partition in self._loader.partitions:
             folder = None
             if self._cache is not None:
-                folder = self._stored(self._cache, f"{digest[:32]}-{partition.checksum[-32:]}", call, partition)
+                folder = self._stored(
+                    self._cache, f"{digest[:32]}-{partition.checksum[-32:]}", call, partition
+                )
             if folder is None:
                 return self._held(call)
             folders.append(folder)
@@ -210,9 +212,9 @@ class FrozenLayers:
                 size += num_bytes(chunk)
                 if limit is not None and size > limit:
                     self._warn(
-                        f"the outputs of {call.frozen.label} fit neither the cache nor {limit:,.0f} bytes of memory, so "
-                        "they are computed in each batch and may differ in the last digits. Enlarge the worker's shard "
-                        "volume or CEREBRO_FROZEN_CACHE_MIB"
+                        f"the outputs of {call.frozen.label} fit neither the cache nor {limit:,.0f} bytes of memory, "
+                        "so they are computed in each batch and may differ in the last digits. Enlarge the worker's "
+                        "shard volume or CEREBRO_FROZEN_CACHE_MIB"
                     )
                     return None
         return HeldOutputs(chunks) if chunks else None

@@ -59,7 +59,7 @@ class OutputCache:
         root: folder of all data sets.
         dataset: the data set.
         limit: maximum bytes of all data sets; 0 for no cache.
-        clock: returns seconds, to measure whether storing pays.
+        does_pay: returns True if an entry that took these seconds to compute, write and read is worth storing.
     """
 
     def __init__(
@@ -67,9 +67,11 @@ class OutputCache:
         root: Path,
         dataset: str,
         limit: int,
-        clock: Callable[[], float] = time.perf_counter,
+        does_pay: Callable[[float, float, float], bool] = lambda compute_s, write_s, read_s: (
+            read_s + write_s / _READS < compute_s
+        ),
     ) -> None:
-        self._root, self._folder, self._limit, self._clock = root, root / dataset, limit, clock
+        self._root, self._folder, self._limit, self._does_pay = root, root / dataset, limit, does_pay
 
     def find(self, key: str) -> Path | None:
         """Return the folder of an entry after checking its bytes; `None` if it is absent or damaged."""
@@ -126,14 +128,14 @@ class OutputCache:
             rows: number of rows in all chunks.
             label: name of the layers for messages.
         """
-        clock = _Clock(self._clock)
+        clock = _Clock()
         chunks = clock.timed(chunks)
         first = next(chunks)
         size = num_bytes(first) * rows // _rows_of(first)
         if problem := self._make_room(size):
             return Stored(warning=f"{problem}. The outputs of {label} are computed in each sub-epoch instead")
         aside = self._folder / f".{key}.{uuid.uuid4().hex[:8]}.aside"
-        began, computed_s = self._clock(), clock.spent_s
+        began, computed_s = time.perf_counter(), clock.spent_s
         try:
             write_batches(
                 aside, map(to_arrays, chain([first], chunks)), rows, Source(fingerprint=key, metadata="")
@@ -147,11 +149,11 @@ class OutputCache:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        written = self._clock()
+        written = time.perf_counter()
         folder = self.find(key)
-        read_s = self._clock() - written
+        read_s = time.perf_counter() - written
         write_s = written - began - (clock.spent_s - computed_s)
-        does_pay = read_s + write_s / _READS < clock.spent_s
+        does_pay = self._does_pay(clock.spent_s, write_s, read_s)
         log.info(
             "%s: %d rows computed in %.3g s, %.1f MB written in %.3g s and read in %.3g s: %s",
             *(label, rows, clock.spent_s, size / 1e6, write_s, read_s),
@@ -189,16 +191,15 @@ class OutputCache:
 class _Clock:
     """Adds up the time of a computation that is iterated."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.spent_s = 0.0
 
     def timed(self, chunks: Iterable[Any]) -> Iterator[Any]:
         remaining = iter(chunks)
         while True:
-            began = self._clock()
+            began = time.perf_counter()
             chunk = next(remaining, None)
-            self.spent_s += self._clock() - began
+            self.spent_s += time.perf_counter() - began
             if chunk is None:
                 return
             yield chunk

@@ -29,7 +29,7 @@ from cerebro.worker.training.checkpoints.rows import content
 
 _BFLOAT16 = "torch.bfloat16"
 """Key that marks a stored tensor of this dtype, which NumPy lacks."""
-_TOLERANCE = 8.0
+_TOLERANCE = 2.0
 """Accepted difference of a row computed alone, as a multiple of the square root of the dtype's resolution.
 
 Rounding stays far below it, and another row's influence is far above.
@@ -104,12 +104,23 @@ class LayerCall:
         map_leaves(together.append, chunk)
         map_leaves(single.append, alone)
         for expected, found in zip(together, single, strict=True):
-            if not _is_close(expected[row : row + 1], found, expected, autocast_of(self.device)[1]):
+            if not _is_close(expected[row : row + 1], found, expected, self._resolution(found)):
                 raise SpecError(
                     f"the output of {self.frozen.label} depends on the batch: a row alone gives another output than "
                     "among other rows, or each call gives another one. Return outputs of fixed size, computed from "
                     "each row alone and without random numbers, or do not wrap these layers in cerebro.Frozen"
                 )
+
+    def _resolution(self, found: torch.Tensor) -> float:
+        """Return the smallest relative difference that the computation resolves."""
+        if not found.is_floating_point():
+            return 0.0
+        dtypes = [found.dtype, self.frozen.dtype or found.dtype]
+        if autocast_of(self.device)[0]:
+            dtypes.append(torch.get_autocast_dtype(self.device.type))
+        if self.device.type == "cuda":
+            dtypes.append(torch.float16)  # as precise as TF32
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 def tensor_hash(tensor: torch.Tensor) -> str:
@@ -131,17 +142,14 @@ def _processor() -> str:
     return f"cpu {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
 
 
-def _is_close(expected: torch.Tensor, found: torch.Tensor, among: torch.Tensor, autocast: str) -> bool:
+def _is_close(expected: torch.Tensor, found: torch.Tensor, outputs: torch.Tensor, resolution: float) -> bool:
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if not found.is_floating_point():
         return torch.equal(found, expected)
-    resolution = torch.finfo(found.dtype).eps
-    if autocast:
-        resolution = max(resolution, torch.finfo(torch.bfloat16).eps)
-    scale = among.float().abs().nan_to_num(posinf=0.0).max() if among.numel() else torch.tensor(0.0)
-    limit = float(scale) * min(0.5, _TOLERANCE * resolution**0.5)
-    return torch.allclose(found.float(), expected.float(), rtol=0.0, atol=limit, equal_nan=True)
+    scale = float(outputs.double().abs().nan_to_num(posinf=0.0).max()) if outputs.numel() else 0.0
+    limit = scale * _TOLERANCE * resolution**0.5
+    return torch.allclose(found.double(), expected.double(), rtol=0.0, atol=limit, equal_nan=True)
 
 
 # --- trees of arrays -----------------------------------------------------------------------------

@@ -82,6 +82,8 @@
 {{- end }}
 - name: CEREBRO_TASK_LOG_MIB
   value: {{ $worker.taskLogMiB | quote }}
+- name: CEREBRO_FROZEN_CACHE_MIB
+  value: {{ $worker.frozenCacheMiB | quote }}
 {{- if has (toString $worker.sandbox) (list "on" "true") }}
 - name: CEREBRO_SANDBOX
   value: "on"
