@@ -267,7 +267,7 @@ def validation_summary(problems: Iterable[Mapping[str, Any]]) -> str:
 
 
 class PluginError(PermanentError):
-    """An installed package cannot add its technique or procedure: its import failed, or its name is taken."""
+    """An installed package cannot add its extension: its import failed, or its name is taken."""
 
 
 class ServerError(RetryableError):

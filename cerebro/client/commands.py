@@ -48,8 +48,9 @@ class CommandsMixin(OpenExperiment):
                 yours.
             SearchError: `search` is not a procedure, or cannot be pickled.
         """
-        procedure, code = pack_procedure(search, author=author()) if search is not None else (None, None)
-        self._session.send(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=procedure), code=code)
+        procedure, codes = pack_procedure(search, author=author()) if search is not None else (None, [None])
+        # The run keeps its sampler, whose code is stored already.
+        self._session.send(Command(kind=CommandKind.RESUME_RUN, run=run, procedure=procedure), code=codes[0])
 
     def stop_model(self, model: str, run: str | None = None) -> None:
         """Stop one model of a fit run; the others continue.

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, FiniteFloat, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from cerebro.contract.base import Contract, Sha256
 from cerebro.contract.values import require_finite
@@ -79,13 +87,26 @@ class _Written(Contract):
 # --- samplers ----------------------------------------------------------------------------------
 
 
-class RandomSampler(_Written):
+class _Sampler(_Written):
+    """A sampler.
+
+    Attributes:
+        needs: modules that it imports.
+        words: how it suggests, for people.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[str]
+
+
+class RandomSampler(_Sampler):
     """Independent random values."""
 
     kind: Literal["random"] = "random"
+    words = "at random"
 
 
-class TPE(_Written):
+class TPE(_Sampler):
     """A tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), for spaces of any kind.
 
     Attributes:
@@ -94,11 +115,13 @@ class TPE(_Written):
     """
 
     kind: Literal["tpe"] = "tpe"
+    needs = ("optuna",)
+    words = "by TPE"
     startup: int = Field(default=20, ge=1)
     candidates: int = Field(default=24, ge=1)
 
 
-class GP(_Written):
+class GP(_Sampler):
     """A Gaussian process, for few models that train long: a suggestion takes seconds.
 
     Attributes:
@@ -106,10 +129,12 @@ class GP(_Written):
     """
 
     kind: Literal["gp"] = "gp"
+    needs = ("optuna", "scipy", "torch")
+    words = "by a Gaussian process"
     startup: int = Field(default=10, ge=1)
 
 
-class CMA(_Written):
+class CMA(_Sampler):
     """CMA-ES (Hansen, 2016), for two or more numbers and no choices.
 
     Attributes:
@@ -118,11 +143,52 @@ class CMA(_Written):
     """
 
     kind: Literal["cma"] = "cma"
+    needs = ("cmaes",)
+    words = "by CMA-ES"
     sigma: float = Field(default=0.3, gt=0, le=1)
     population: int | None = Field(default=None, ge=3)
 
 
-Sampler = Annotated[RandomSampler | TPE | GP | CMA, Field(discriminator="kind")]
+class OwnSampler(_Sampler):
+    """A class of the user or of a package (`cerebro.search.Sampler`), which workers run.
+
+    Attributes:
+        code: hash of the encoded object.
+        name: name of the class, for people.
+    """
+
+    kind: Literal["own"] = "own"
+    code: Sha256
+    name: str = Field(min_length=1)
+
+
+BuiltInSampler = RandomSampler | TPE | GP | CMA
+
+SAMPLERS: dict[str, type[BuiltInSampler]] = {
+    "random": RandomSampler,
+    "tpe": TPE,
+    "gp": GP,
+    "cma": CMA,
+}
+"""The built-in samplers, by kind."""
+
+
+def _keep_own(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Keep an object with the method `suggest`: the client replaces it by an `OwnSampler`."""
+    if not hasattr(value, "suggest"):
+        return handler(value)
+    if isinstance(value, type):
+        raise ValueError(f"expected an object, {value.__name__}()")
+    return value
+
+
+Sampler = Annotated[BuiltInSampler | OwnSampler, Field(discriminator="kind")]
+
+if TYPE_CHECKING:
+    _GivenSampler = Any
+else:
+    _GivenSampler = Annotated[Sampler, WrapValidator(_keep_own)]
+"""A sampler as users pass it: one of Cerebro's, or an object with the method of `cerebro.search.Sampler`."""
 
 # --- procedures: which models train how far -----------------------------------------------------
 
@@ -152,7 +218,7 @@ class Random(_Procedure):
     """
 
     kind: Literal["random"] = "random"
-    sampler: Sampler = RandomSampler()
+    sampler: _GivenSampler = RandomSampler()
     active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
 
 
@@ -170,7 +236,7 @@ class Hyperband(_Procedure):
     first: int = Field(default=1, ge=1)
     eta: int = Field(default=3, ge=2)
     brackets: int | None = Field(default=None, ge=1)
-    sampler: Sampler = RandomSampler()
+    sampler: _GivenSampler = RandomSampler()
 
 
 class ASHA(_Procedure):
@@ -191,7 +257,7 @@ class ASHA(_Procedure):
     rule: Literal["stopping", "promotion"] = "stopping"
     brackets: int = Field(default=1, ge=1)
     active: int | None = Field(default=None, ge=1, le=MAX_CONFIGURATIONS)
-    sampler: Sampler = RandomSampler()
+    sampler: _GivenSampler = RandomSampler()
 
 
 class PBT(_Procedure):
@@ -228,7 +294,7 @@ class OwnProcedure(_Procedure):
     kind: Literal["own"] = "own"
     code: Sha256
     name: str = Field(min_length=1)
-    sampler: Sampler = RandomSampler()
+    sampler: _GivenSampler = RandomSampler()
 
 
 ProcedureChoice = Annotated[

@@ -6,3 +6,8 @@ of a tracker stores the number of the last event it has, so an export can stop a
 run in ``cerebro export``, by a user or as the chart's export pod (MLflow only): training does not need them, and no
 image contains a tracker's package. Registered models go to MLflow's registry (`mlflow_registry`).
 """
+
+from cerebro.exports.export_loop import Export
+from cerebro.exports.projection import Page, PageKey, Projection, Row
+
+__all__ = ["Export", "Page", "PageKey", "Projection", "Row"]

@@ -1,4 +1,4 @@
-"""Techniques and search procedures of installed packages, found by entry points.
+"""Extensions in installed packages, such as techniques and samplers, found by entry points.
 
 A package declares them in its metadata, such as ``[project.entry-points."cerebro.techniques"]`` in its
 ``pyproject.toml``. Nothing is imported before its name is used. A built-in name has priority; `cerebro doctor`
@@ -8,14 +8,14 @@ reports a package that claims one.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from cerebro.errors import PluginError
 
-Group = Literal["techniques", "procedures"]
-GROUPS: tuple[Group, ...] = ("techniques", "procedures")
+Group = Literal["techniques", "procedures", "samplers", "stores", "exporters", "metrics"]
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,20 @@ class Plugin:
                 f"{self.name!r} of the package {self.package} cannot be loaded: importing {name or module} from "
                 f"{module} failed with {type(cause).__name__}: {cause}. Repair or uninstall the package"
             ) from cause
+
+    def load_callable(self, expected: str) -> Callable[..., Any]:
+        """Import a class or function.
+
+        Args:
+            expected: description for the error.
+
+        Raises:
+            PluginError: the import failed, or the object cannot be called.
+        """
+        found = self.load()
+        if not callable(found):
+            raise PluginError(f"{self.place} of the package {self.package} is {found!r}, expected {expected}")
+        return found
 
 
 def find(group: Group, name: str) -> Plugin | None:

@@ -7,11 +7,12 @@ A *procedure* decides how many epochs each model trains; a *sampler* suggests th
 model. Users choose them independently. Both receive *reports*, derived from an experiment's log in its order,
 and answer with *actions*. The same reports always give the same actions.
 
-This module exports the names that a user's own procedure needs.
+This module exports the names that a user's own procedure or sampler needs.
 """
 
 from __future__ import annotations
 
+from cerebro.search.history import Past
 from cerebro.search.procedure import (
     SEARCH,
     Action,
@@ -36,6 +37,7 @@ from cerebro.search.procedure import (
     Suggest,
     Suggested,
 )
+from cerebro.search.samplers.own import Sampler
 
 __all__ = [
     "SEARCH",
@@ -51,11 +53,13 @@ __all__ = [
     "Failed",
     "Finish",
     "Measured",
+    "Past",
     "Procedure",
     "Reached",
     "Refused",
     "Report",
     "Resumed",
+    "Sampler",
     "Stop",
     "Stopped",
     "Suggest",

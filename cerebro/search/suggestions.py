@@ -1,33 +1,27 @@
 """Requests for suggestions (`SuggestionsRequest`), and `values_for`, which answers them with a sampler.
 
 The controller's search source builds requests. It answers those of the random sampler itself. Others go to its
-suggestion process, or to a worker if the controller lacks the sampler's libraries (`installed_samplers`).
+suggestion process, or to a worker if the controller lacks the sampler's libraries (`installed_samplers`). A worker
+runs a user's own sampler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import Sampler, Space
+from cerebro.contract.search import SAMPLERS, OwnSampler, Sampler, Space
 from cerebro.contract.search_tasks import KnownModel, SuggestionsRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
 from cerebro.search.samplers import suggest
 
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "random": (),
-    "tpe": ("optuna",),
-    "gp": ("optuna", "scipy", "torch"),
-    "cma": ("cmaes",),
-}
-"""Kind of sampler -> modules it imports."""
-
 
 def installed_samplers() -> frozenset[str]:
     """Return the kinds of samplers with installed libraries. Does not import these libraries."""
-    return frozenset(kind for kind, needed in _NEEDS.items() if not missing(needed))
+    return frozenset(kind for kind, sampler in SAMPLERS.items() if not missing(sampler.needs))
 
 
 def missing(modules: Collection[str]) -> list[str]:
@@ -53,19 +47,31 @@ def suggestions_request(
     )
 
 
-def values_for(request: SuggestionsRequest) -> list[Hyperparameters]:
+def values_for(
+    request: SuggestionsRequest, opened: Callable[[str], Any] | None = None
+) -> list[Hyperparameters]:
     """Return hyperparameters for each number of the request.
 
+    Args:
+        opened: returns the decoded object of an own sampler for its hash. Runs user code; only for child processes.
+
     Raises:
-        SearchError: a library of the sampler is not installed.
+        SearchError: a library of the sampler is not installed, or an own sampler suggested something impossible.
+        Exception: any exception of user code.
     """
+    sampler, own = request.sampler, None
     history = [Past(**known.model_dump()) for known in request.history]
+    if isinstance(sampler, OwnSampler):
+        if opened is None:
+            raise SearchError(f"the sampler {sampler.name} is user code, which only workers run")
+        own = opened(sampler.code)
     try:
-        return suggest(request.sampler, request.space, history, request.numbers, request.seed)
+        return suggest(sampler, request.space, history, request.numbers, request.seed, own=own)
     except ImportError as error:
-        kind = request.sampler.kind
+        if own is not None:
+            raise
         raise SearchError(
-            f"the sampler {kind!r} needs {', '.join(_NEEDS[kind])}, and a library is missing there ({error}): "
+            f"the sampler {sampler.kind!r} needs {', '.join(sampler.needs)}, and a library is missing there ({error}): "
             "install the groups 'search' and 'worker' on the workers, as in pip install "
             "'cerebro-platform[search,worker]', and resume the run; or search without `sampler`"
         ) from error

@@ -65,7 +65,7 @@ def check_procedure(
         ...         return []
         >>> check_procedure(Plain, {"lr": choice([0.1, 0.01]), "batch_size": 32})
     """
-    procedure, _ = pack_procedure(make(), author="")
+    procedure, _codes = pack_procedure(make(), author="")
     data: Space = space_data(space)
     request = SearchRequest(procedure=procedure, space=data, samples=samples)
 

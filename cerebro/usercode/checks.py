@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from cerebro.errors import SearchError, SpecError
 from cerebro.search.procedure import Procedure
+from cerebro.search.samplers.own import Sampler
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.steps.spec import StepSpec
 
@@ -38,6 +39,7 @@ _RETURNING = frozenset(
             "prediction_step",
             "begin",
             "on_report",
+            "suggest",
         ),
     }
 )
@@ -165,6 +167,19 @@ def check_procedure(procedure: object) -> None:
             _check_method(name, method, getattr(procedure, method), promised)
         except SpecError as error:
             raise SearchError(str(error)) from error
+
+
+def check_sampler(sampler: object) -> None:
+    """Check the signature of a user's sampler without calling it.
+
+    Raises:
+        SearchError: `suggest` has the wrong signature.
+    """
+    method: Any = getattr(sampler, "suggest")  # noqa: B009 - the caller has checked that it exists
+    try:
+        _check_method(type(sampler).__name__, "suggest", method, Sampler.suggest)
+    except SpecError as error:
+        raise SearchError(str(error)) from error
 
 
 _PROCEDURES = (

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesSuggested
 from cerebro.contract.runs import FitRequest, NewModel, ParentCheckpoint
-from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search import SAMPLERS, OwnProcedure
 from cerebro.contract.search_tasks import ActionsRequest, SuggestionsRequest
 from cerebro.errors import CerebroError
 from cerebro.search.history import Past
@@ -30,8 +30,8 @@ _AT_ONCE = 2000
 """Maximum reports processed in one call, so that other work is not delayed."""
 
 
-ALL_SAMPLERS = frozenset({"random", "tpe", "gp", "cma"})
-"""Kinds of all samplers."""
+ALL_SAMPLERS = frozenset(SAMPLERS)
+"""Kinds of all built-in samplers. A user's own sampler runs on workers only."""
 
 
 class Searching:

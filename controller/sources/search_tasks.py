@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search import OwnProcedure, OwnSampler
 from cerebro.contract.search_tasks import SearchTaskRequest
 from cerebro.contract.tasks.bodies import SearchTask
 from cerebro.state import Run, RunState, Task, TaskKey
@@ -67,14 +67,15 @@ class SearchRequests:
         run, record = self._run, self._record
         assert run.plan is not None
         key = TaskKey(run=run.id, kind="search", request=name)
-        procedure = request.search.procedure if request.kind == "actions" else None
+        choice = request.search.procedure if request.kind == "actions" else request.sampler
+        code = choice.code if isinstance(choice, OwnProcedure | OwnSampler) else ""
         body = SearchTask(
             key=str(key),
             experiment=record.name,
             run=run.id,
             dataset=run.plan.dataset,
-            code=procedure.code if isinstance(procedure, OwnProcedure) else "",
-            archive=record.archive if procedure is not None else None,
+            code=code,
+            archive=record.archive if code else None,
             hang_timeout_s=run.fit_request.hang_timeout_s,
             request=request,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cerebro.data.files.safe_open import open_below, open_folder_below
-from cerebro.data.objects import ObjectStore, is_bucket, local_path
+from cerebro.data.objects import ObjectStore, is_bucket, is_s3, local_path
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.objects.s3 import S3Store
 from cerebro.errors import LocatorError
@@ -35,8 +35,12 @@ def root_of(uri: str, shared: Path | None) -> ObjectStore:
         NotCheckedError: the root cannot be checked from here.
         LocatorError: the locator is not an address of data.
     """
-    if is_bucket(uri):
+    if is_s3(uri):
         return _bucket(uri)
+    if is_bucket(uri):
+        raise NotCheckedError(
+            f"This page can check paths and s3:// only. Workers read {uri} by a package when the first run starts"
+        )
     path = local_path(uri)
     if shared is None:
         return _LocalFolder(uri)

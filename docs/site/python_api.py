@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import cerebro
 import cerebro.client.results
+import cerebro.exports
+import cerebro.metrics
 import cerebro.search
 import cerebro.techniques
+import cerebro.testing
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Experiments and data": ("Experiment", "Locators", "Locator", "data_folder"),
@@ -43,6 +46,12 @@ _MORE = {
         f"cerebro.techniques.{name}" for name in cerebro.techniques.__all__ if name not in cerebro.__all__
     ),
     "Search procedures of your own": tuple(f"cerebro.search.{name}" for name in cerebro.search.__all__),
+    "Metrics": tuple(f"cerebro.metrics.{name}" for name in cerebro.metrics.__all__),
+    "Extensions": (
+        *("cerebro.data.objects.RemoteStore", "cerebro.data.objects.Info"),
+        *(f"cerebro.exports.{name}" for name in cerebro.exports.__all__),
+        *(f"cerebro.testing.{name}" for name in cerebro.testing.__all__),
+    ),
     "Errors": ("cerebro.errors",),
 }
 """Page -> names that users meet without importing them from `cerebro`."""

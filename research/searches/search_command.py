@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.parsing import count
+from cerebro.contract.search import SAMPLERS
 from cerebro.errors import InstanceError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from research.searches.searches import Outcome, Row
 
 PROCEDURES = ("random", "hyperband", "asha", "asha-promotion", "pbt")
-SAMPLERS = ("random", "tpe", "gp", "cma")
 _WORKERS, _EPOCHS = 8, 27
 _OPTIONS = ("procedure", "sampler", "workers", "samples", "epochs", "seed")
 """Options for searches only."""
@@ -30,7 +30,7 @@ def add_options(simulate: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--procedure", action="append", choices=PROCEDURES, help="may be given several times (default: all)"
     )
-    group.add_argument("--sampler", choices=SAMPLERS, help="of all but pbt (default: random)")
+    group.add_argument("--sampler", choices=[*SAMPLERS], help="of all but pbt (default: random)")
     group.add_argument("--workers", type=count, metavar="N", help=f"default: {_WORKERS}")
     group.add_argument(
         "--samples",
@@ -134,9 +134,9 @@ def _space() -> Mapping[str, Any]:
 
 
 def _procedure(name: str, sampler: str, samples: int | None) -> UserProcedure:
-    from cerebro.contract.search import ASHA, CMA, GP, PBT, TPE, Hyperband, Random, RandomSampler
+    from cerebro.contract.search import ASHA, PBT, Hyperband, Random
 
-    draws = {"random": RandomSampler, "tpe": TPE, "gp": GP, "cma": CMA}[sampler]()
+    draws = SAMPLERS[sampler]()
     match name:
         case "random":
             return Random(sampler=draws)

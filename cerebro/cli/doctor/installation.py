@@ -58,15 +58,21 @@ def packages(case: Case) -> Finding:
 
 
 def plugins_of_packages(case: Case) -> Finding:
-    """Check that techniques and procedures of installed packages can be loaded."""
+    """Check that the extensions of installed packages can be loaded."""
     from typing import get_args
 
+    from cerebro import metrics
     from cerebro.client.search.requests import BuiltIn
+    from cerebro.contract.search import SAMPLERS
     from cerebro.techniques.named import KINDS
 
     built_in: dict[plugins.Group, list[str]] = {
         "techniques": [*KINDS],
         "procedures": [kind.__name__ for kind in get_args(BuiltIn)],
+        "samplers": [sampler.__name__ for sampler in SAMPLERS.values()],
+        "stores": ["file", "s3"],
+        "exporters": [],
+        "metrics": [*metrics.BUILT_IN],
     }
     found = [each for group in plugins.GROUPS for each in plugins.installed(group)]
     problems = [problem for group, names in built_in.items() for problem in plugins.problems(group, names)]

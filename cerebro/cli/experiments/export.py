@@ -1,4 +1,4 @@
-"""``cerebro export``: results in MLflow or Weights & Biases. The cluster is not changed.
+"""``cerebro export``: results in MLflow, Weights & Biases or a package's tracker. The cluster is not changed.
 
 Parses arguments and starts `cerebro.exports`, which has the mapping and the loop. Runs once, or until Ctrl-C with
 ``--follow``, as the chart's export pod does.
@@ -36,11 +36,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def tracker(name: str, about: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = trackers.add_parser(name, parents=[common], help=about)
-        parser.add_argument("experiment", metavar="EXPERIMENT", nargs="*")
-        parser.add_argument("--all", action="store_true", help="all experiments")
-        parser.add_argument(
-            "--follow", action="store_true", help="continue as sub-epochs commit, until Ctrl-C"
-        )
+        _add_selection(parser)
         return parser
 
     mlflow = tracker("mlflow", "to runs of an MLflow tracking server")
@@ -58,6 +54,22 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     wandb.add_argument("--entity", default="", metavar="E", help="W&B user or team (default: you)")
     wandb.set_defaults(run=_wandb)
+    # Not one command for each package: finding them takes a tenth of a second, at every command.
+    package = trackers.add_parser(
+        "package", parents=[common], help="to a tracker that an installed package adds"
+    )
+    package.add_argument("tracker", metavar="NAME")
+    _add_selection(package)
+    package.add_argument(
+        "--option", metavar="KEY=VALUE", action="append", default=[], help="option of the package's exporter"
+    )
+    package.set_defaults(run=_package)
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", metavar="EXPERIMENT", nargs="*")
+    parser.add_argument("--all", action="store_true", help="all experiments")
+    parser.add_argument("--follow", action="store_true", help="continue as sub-epochs commit, until Ctrl-C")
 
 
 def _mlflow(options: argparse.Namespace) -> int:
@@ -95,6 +107,18 @@ def _wandb(options: argparse.Namespace) -> int:
         return WandbExport(projection, project=options.project, entity=options.entity)
 
     return _export(options, export, "W&B")
+
+
+def _package(options: argparse.Namespace) -> int:
+    from cerebro.runtime import plugins
+
+    plugin = plugins.find("exporters", options.tracker)
+    if plugin is None:
+        known = ", ".join(plugins.names("exporters")) or "none"
+        raise ClusterError(f"no installed package exports to {options.tracker!r} (installed: {known})")
+    given = dict(each.partition("=")[::2] for each in options.option)
+    make = plugin.load_callable("a function that returns a cerebro.exports.Export")
+    return _export(options, lambda projection: make(projection, given), options.tracker)
 
 
 def _files(options: argparse.Namespace) -> Files:

@@ -7,6 +7,7 @@ Its options are the keyword arguments of `Experiment` methods, without option gr
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -33,10 +34,8 @@ from cerebro.client.search import choice, loguniform, randint, uniform
 from cerebro.contract.base import Name
 from cerebro.contract.search import (
     ASHA,
-    CMA,
-    GP,
     PBT,
-    TPE,
+    SAMPLERS,
     Above,
     Below,
     Hyperband,
@@ -45,7 +44,7 @@ from cerebro.contract.search import (
     Random,
 )
 from cerebro.data.tables.locators import parse_locators
-from cerebro.errors import DataError, ExperimentFileError, LocatorError, PluginError
+from cerebro.errors import DataError, ExperimentFileError, LocatorError
 from cerebro.runtime import checked_yaml, plugins
 from cerebro.runtime.checked_yaml import Part
 from cerebro.usercode.named import Named
@@ -60,7 +59,7 @@ def _by_name(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 
 _DISTRIBUTIONS = _by_name(uniform, loguniform, randint, choice)
-_PROCEDURES = _by_name(ASHA, Hyperband, PBT, Random, TPE, GP, CMA)
+_PROCEDURES = _by_name(ASHA, Hyperband, PBT, Random, *SAMPLERS.values())
 _RULES = _by_name(Plateau, Median, Above, Below)
 _BUDGETS = _by_name(Budget)
 _FAILURE_RULES = _by_name(FailureRule)
@@ -78,7 +77,7 @@ def _space(value: Any) -> Any:
 
 
 def _search(value: Any) -> Any:
-    procedure = resolve_calls(value, _PROCEDURES | _procedures_of_packages(value), is_strict=True)
+    procedure = resolve_calls(value, _PROCEDURES | _of_packages(value), is_strict=True)
     if not isinstance(procedure, str):
         return procedure
     if ":" not in procedure:
@@ -88,19 +87,18 @@ def _search(value: Any) -> Any:
     return Named.parse(procedure)
 
 
-def _procedures_of_packages(value: Any) -> dict[str, Callable[..., Any]]:
-    """Return the procedure of an installed package that a text calls, by name."""
-    name = value.partition("(")[0].strip() if isinstance(value, str) else ""
-    plugin = plugins.find("procedures", name) if name and name not in _PROCEDURES else None
-    if plugin is None:
-        return {}
-    found = plugin.load()
-    if not callable(found):
-        raise PluginError(
-            f"{plugin.place} of the package {plugin.package} is {found!r}, expected a class with the methods of "
-            "cerebro.search.Procedure"
-        )
-    return {name: found}
+def _of_packages(value: Any) -> dict[str, Callable[..., Any]]:
+    """Return the procedure and the samplers of installed packages that a text calls, by name."""
+    names = re.findall(r"([A-Za-z_]\w*)\s*\(", value) if isinstance(value, str) else []
+    found: dict[str, Callable[..., Any]] = {}
+    for place, name in enumerate(names):
+        plugin = None
+        if name not in _PROCEDURES:
+            plugin = plugins.find("samplers" if place else "procedures", name)
+        if plugin is not None:
+            interface = "cerebro.search.Sampler" if place else "cerebro.search.Procedure"
+            found[name] = plugin.load_callable(f"a class with the methods of {interface}")
+    return found
 
 
 def _stop(value: Any) -> Any:

@@ -155,9 +155,15 @@ class _Reader:
             options = FitOptions.from_flat(flat)
             fit_goal = goal(options.limits, now=time.time())
             search_request, models = resolve_fit(
-                None, file.fit.space, options, has_validation_split=has_validation_split
+                None,
+                file.fit.space,
+                options,
+                has_validation_split=has_validation_split,
+                put_code=lambda code: _refuse("sampler", code),
             )
-            technique_fields = resolve_techniques(options.parallelism, workers={}, put_code=_refuse)
+            technique_fields = resolve_techniques(
+                options.parallelism, workers={}, put_code=lambda code: _refuse("technique", code)
+            )
         code = self._encoded(file.fit.spec).sha256
         return fit_request(
             code, search_request, models, options, technique_fields=technique_fields, goal=fit_goal
@@ -181,8 +187,8 @@ class _Reader:
             ) from problem
 
 
-def _refuse(code: CodeRecord) -> CodeRecord:
-    raise SpecError(_not_here(f"{code.class_name} is a technique of a package"))
+def _refuse(what: str, code: CodeRecord) -> CodeRecord:
+    raise SpecError(_not_here(f"{code.class_name} is a {what} of a package"))
 
 
 def _not_here(what: str) -> str:

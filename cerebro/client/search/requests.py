@@ -14,12 +14,11 @@ from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import (
     ASHA,
     CMA,
-    GP,
     MAX_CONFIGURATIONS,
     PBT,
-    TPE,
     Above,
     Below,
+    BuiltInSampler,
     ChoiceOf,
     Distribution,
     FixedProcedure,
@@ -27,6 +26,7 @@ from cerebro.contract.search import (
     LogUniform,
     Median,
     OwnProcedure,
+    OwnSampler,
     Plateau,
     Random,
     RandomSampler,
@@ -39,7 +39,7 @@ from cerebro.contract.search import (
 from cerebro.errors import SearchError, SpecError
 from cerebro.search.procedure import Procedure
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
-from cerebro.usercode.checks import check_procedure
+from cerebro.usercode.checks import check_procedure, check_sampler
 from cerebro.usercode.encoding import encode
 
 BuiltIn = Random | Hyperband | ASHA | PBT
@@ -109,7 +109,7 @@ def search_request(
         samples: maximum number of sampled models.
         hours: hours until all models are stopped.
         epochs: maximum number of epochs of a model.
-        put_code: stores a user's procedure after all checks passed.
+        put_code: stores a user's procedure and sampler after all checks passed.
         author: author of that code.
 
     Raises:
@@ -124,11 +124,11 @@ def search_request(
         return SearchRequest(procedure=FixedProcedure(), stop=rules, hours=hours)
     data = _space(wanted, space)
     _check_samples(samples)
-    procedure, code = (
-        (_procedure(wanted, data, samples, hours, epochs), None)
-        if isinstance(wanted, BuiltIn)
-        else pack_procedure(wanted, author=author)
-    )
+    procedure: BuiltIn | OwnProcedure
+    if isinstance(wanted, BuiltIn):
+        procedure, codes = _with_packed_sampler(_procedure(wanted, data, samples, hours, epochs), author)
+    else:
+        procedure, codes = pack_procedure(wanted, author=author)
     request = SearchRequest(
         procedure=procedure,
         space=data,
@@ -139,33 +139,53 @@ def search_request(
     )
     if isinstance(request.sampler, CMA):
         _check_cma(data)
-    if code is not None:
+    for code in codes:
         put_code(code)
     return request
 
 
-def pack_procedure(search: object, *, author: str) -> tuple[OwnProcedure, CodeRecord]:
-    """Encode a user's search procedure. The caller stores the returned code before sending the request.
+def pack_procedure(search: object, *, author: str) -> tuple[OwnProcedure, list[CodeRecord]]:
+    """Encode a user's search procedure and its own sampler, if any.
+
+    The caller stores the returned code before sending the request.
 
     Raises:
         SearchError: `search` is not a procedure, or cannot be pickled.
     """
     check_procedure(search)
-    hint = "Store only numbers, texts and collections of them in a procedure; create other objects in begin()"
+    code = _encoded(search, author, "procedure; create other objects in begin()")
+    sampler, codes = _packed_sampler(search, author)
+    return OwnProcedure(code=code.sha256, name=code.class_name, sampler=sampler), [code, *codes]
+
+
+def _with_packed_sampler(procedure: BuiltIn, author: str) -> tuple[BuiltIn, list[CodeRecord]]:
+    if isinstance(procedure, PBT):
+        return procedure, []
+    sampler, codes = _packed_sampler(procedure, author)
+    return procedure.model_copy(update={"sampler": sampler}), codes
+
+
+def _packed_sampler(search: object, author: str) -> tuple[Sampler, list[CodeRecord]]:
+    sampler = getattr(search, "sampler", None) or RandomSampler()
+    if isinstance(sampler, BuiltInSampler):
+        return sampler, []
+    if not hasattr(sampler, "suggest"):
+        raise SearchError(
+            f"{_name(search)}(sampler={sampler!r}): expected one of cerebro's samplers, as in sampler=TPE(), or an "
+            "object with the method suggest() of cerebro.search.Sampler"
+        )
+    check_sampler(sampler)
+    code = _encoded(sampler, author, "sampler; create other objects in suggest()")
+    return OwnSampler(code=code.sha256, name=code.class_name), [code]
+
+
+def _encoded(value: object, author: str, hint: str) -> CodeRecord:
     try:
-        code = encode(search, author=author, hint=hint)
+        return encode(
+            value, author=author, hint=f"Store only numbers, texts and collections of them in a {hint}"
+        )
     except SpecError as error:
         raise SearchError(str(error)) from error
-    return OwnProcedure(code=code.sha256, name=code.class_name, sampler=_sampler(search)), code
-
-
-def _sampler(search: object) -> Sampler:
-    sampler = getattr(search, "sampler", None) or RandomSampler()
-    if not isinstance(sampler, RandomSampler | TPE | GP | CMA):
-        raise SearchError(
-            f"{_name(search)}(sampler={sampler!r}): expected one of cerebro's samplers, as in sampler=TPE()"
-        )
-    return sampler
 
 
 def _name(search: object) -> str:

@@ -240,7 +240,7 @@ class SearchTask(LateContract):
     run: str
     dataset: str
     code: Sha256 | Literal[""] = ""
-    """Code of the procedure; absent for suggestions, which run no user code."""
+    """Code of the own procedure or sampler; absent for a built-in sampler."""
     archive: Sha256 | None = None
     hang_timeout_s: float
     request: SearchTaskRequest

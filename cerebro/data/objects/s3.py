@@ -1,4 +1,4 @@
-"""A bucket of S3, or of a compatible service, as an object store (`ObjectStore`). Read-only.
+"""A bucket of S3, or of a compatible service, as an object store (`RemoteStore`). Read-only.
 
 Endpoint, region and credentials come from the standard AWS variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`...).
 boto3 is imported when a store is created. Only this module translates its errors.
@@ -6,18 +6,13 @@ boto3 is imported when a store is created. Only this module translates its error
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader, RawIOBase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
-from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
+from cerebro.data.objects.remote import Info, RemoteStore
+from cerebro.data.objects.store import CHUNK_BYTES, object_name
 from cerebro.errors import LocatorError, ObjectStoreError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _ATTEMPTS = 5
 _NOT_FOUND = 404
@@ -27,7 +22,7 @@ _TRANSIENT = frozenset(
 )
 
 
-class S3Store:
+class S3Store(RemoteStore):
     """Objects are keys of a bucket under a prefix: ``s3://bucket/prefix``.
 
     Bucket and prefix are used literally: the store decodes no escapes and keeps every slash.
@@ -42,7 +37,7 @@ class S3Store:
         bucket, _, prefix = uri[len("s3://") :].partition("/")
         if not bucket:
             raise LocatorError(f"{uri} names no bucket: expected s3://bucket/prefix")
-        self.uri = uri
+        super().__init__(uri)
         self._bucket = bucket
         self._root = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         """Prefix of all keys."""
@@ -54,22 +49,26 @@ class S3Store:
         )
         self._client: Any = boto3.session.Session().client("s3", config=config)
 
-    def read(self, name: str) -> bytes:
-        """Return the object's content."""
-        return b"".join(self._chunks(name))
+    def info(self, name: str) -> Info | None:
+        """Return size and ETag; `None` if the object does not exist."""
+        key = self._key(name)
+        try:
+            with self._translated(name):
+                answer = self._client.head_object(Bucket=self._bucket, Key=key)
+        except LocatorError as error:
+            if _status(error.__cause__) == _NOT_FOUND:
+                return None
+            raise
+        return Info(int(answer["ContentLength"]), str(answer["ETag"]).strip('"'))
 
     def head(self, name: str, most: int) -> bytes:
-        """Return the object's first bytes, at most `most`."""
+        """Return the object's first bytes, at most `most`, in one request."""
         content = bytearray()
-        for chunk in self._chunks(name):
+        for chunk in self.chunks(name):
             content += chunk
             if len(content) >= most:
                 break
         return bytes(content[:most])
-
-    def open(self, name: str) -> BinaryIO:
-        """Open the object as a file; each non-sequential read is a request."""
-        return BufferedReader(_S3File(self, name), CHUNK_BYTES)
 
     def part(self, name: str, start: int, most: int) -> bytes:
         """Return at most `most` bytes from offset `start`, which must be inside the object."""
@@ -80,28 +79,6 @@ class S3Store:
             )
             content: bytes = answer["Body"].read()
         return content
-
-    def fetch(self, name: str, destination: Path) -> None:
-        """Copy the object to `destination`, atomically."""
-        write_aside(destination, self._chunks(name))
-
-    def exists(self, name: str) -> bool:
-        """Return True if the object exists."""
-        try:
-            self._head(name)
-        except LocatorError as error:
-            if _status(error.__cause__) == _NOT_FOUND:
-                return False
-            raise
-        return True
-
-    def size(self, name: str) -> int:
-        """Return the bytes of the object."""
-        return int(self._head(name)["ContentLength"])
-
-    def version(self, name: str) -> str:
-        """Return the ETag, which changes with the content."""
-        return str(self._head(name)["ETag"]).strip('"')
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield names that start with `prefix`, sorted."""
@@ -141,19 +118,10 @@ class S3Store:
         if self._root and not answer.get("KeyCount"):
             raise LocatorError(f"there are no objects under {self.uri}: check the locator")
 
-    def local_root(self) -> None:
-        """Return `None`: reading objects as files needs a copy."""
-        return
-
     def _key(self, name: str) -> str:
         return self._root + object_name(name)
 
-    def _head(self, name: str) -> Any:
-        key = self._key(name)
-        with self._translated(name):
-            return self._client.head_object(Bucket=self._bucket, Key=key)
-
-    def _chunks(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the content. botocore retries the start; a broken transfer continues at its offset."""
         key, done, version = self._key(name), 0, ""
         for remaining_attempts in reversed(range(_ATTEMPTS)):
@@ -192,36 +160,6 @@ class S3Store:
             raise ObjectStoreError(
                 f"{where} cannot be reached ({_safe_text(error)}): try again later"
             ) from error
-
-
-class _S3File(RawIOBase):
-    """An object as a file that reads ranges."""
-
-    def __init__(self, store: S3Store, name: str) -> None:
-        self._store, self._name, self._at = store, name, 0
-        self._size = store.size(name)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer)
-        if self._at >= self._size or not view:
-            return 0
-        content = self._store.part(self._name, self._at, len(view))
-        view[: len(content)] = content
-        self._at += len(content)
-        return len(content)
 
 
 def is_absent(error: LocatorError) -> bool:

@@ -1,4 +1,4 @@
-"""`ObjectStore`, the read-only interface of `FolderStore` and `S3Store`, and their common rules.
+"""`ObjectStore`, the read-only interface of `FolderStore` and `RemoteStore`, and their common rules.
 
 Names of objects stay under the root, and copies appear atomically.
 """

@@ -1,8 +1,8 @@
 """Samplers: suggest the hyperparameters of a search's next models.
 
 `cerebro.search.suggestions` calls `suggest`: for TPE, GP and CMA-ES in a process of the controller or on a worker,
-because they import large libraries. The procedure decides how long a model trains. A new sampler is a case in
-`suggest`; CONTRIBUTING.md lists the other places.
+because they import large libraries; for a user's own `Sampler` on a worker. The procedure decides how long a model
+trains. A new sampler is a case in `suggest`; CONTRIBUTING.md lists the other places.
 
 A suggestion is a function of the history, its number and the seed, so a request can be repeated after a
 crash. Floating point may differ between processors and library versions; the controller therefore records
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cerebro.contract import search as contract
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import CMA, GP, TPE, RandomSampler, Sampler, Space
+from cerebro.contract.search import CMA, GP, TPE, OwnSampler, RandomSampler, Space
 from cerebro.search.history import Past, num_measured, observations
 from cerebro.search.samplers.dimensions import varying, within
+from cerebro.search.samplers.own import CheckedSampler, Sampler
 from cerebro.search.sampling import configuration
 
 MORE = 2
@@ -24,7 +26,13 @@ MORE = 2
 
 
 def suggest(
-    choice: Sampler, space: Space, history: Sequence[Past], numbers: Sequence[int], seed: int
+    choice: contract.Sampler,
+    space: Space,
+    history: Sequence[Past],
+    numbers: Sequence[int],
+    seed: int,
+    *,
+    own: Sampler | None = None,
 ) -> list[Hyperparameters]:
     """Return a training config for each of `numbers`.
 
@@ -32,6 +40,10 @@ def suggest(
         history: the value of `Search.history` when the suggestions were requested.
         numbers: suggestion numbers, ascending.
         seed: seed for the run's suggestions. Each number has its own generator.
+        own: the object of an `OwnSampler`.
+
+    Raises:
+        SearchError: an own sampler suggested something impossible.
     """
     rest: list[Hyperparameters] = [configuration(space, f"{seed}/{number}") for number in numbers]
     dimensions = varying(space)
@@ -50,4 +62,7 @@ def suggest(
             if observed is None or num_measured(known) < choice.startup:
                 return rest
             found = optuna_suggestions(choice, dimensions, observed, numbers, seed)
+        case OwnSampler():
+            assert own is not None
+            found = CheckedSampler(own, choice.name).suggest(dimensions, known, numbers, seed)
     return [{**one, **values} for one, values in zip(rest, found, strict=True)]

@@ -31,6 +31,11 @@ def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> l
     return [past for past in history if _fits(past.hyperparams, axes)]
 
 
+def outside(values: Hyperparameters, dimensions: Mapping[str, Distribution]) -> str | None:
+    """Return the first dimension whose value is not in the space."""
+    return next((name for name, each in dimensions.items() if not _is_value_of(each)(values[name])), None)
+
+
 _Test = Callable[[JsonValue], bool]
 
 

@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.search import OwnProcedure
+from cerebro.contract.search import OwnProcedure, OwnSampler
 from cerebro.search.procedure import SEARCH, Measured, Reached, Report, Stopped
 from cerebro.state.models.model import Model
 from cerebro.state.reports import state_words
@@ -166,7 +166,6 @@ _PROCEDURES = {
     "asha": "ASHA",
     "pbt": "population-based training",
 }
-_SAMPLERS = {"random": "at random", "tpe": "by TPE", "gp": "by a Gaussian process", "cma": "by CMA-ES"}
 
 
 def procedure(run: Run) -> str:
@@ -186,8 +185,9 @@ def method(run: Run) -> str:
     request = run.request.search if isinstance(run.request, FitRequest) else None
     if request is None or not request.space:
         return procedure(run)
-    sampler = request.sampler.kind
-    return f"{procedure(run)}, models sampled {_SAMPLERS.get(sampler, sampler)}"
+    sampler = request.sampler
+    words = f"by {sampler.name}" if isinstance(sampler, OwnSampler) else sampler.words
+    return f"{procedure(run)}, models sampled {words}"
 
 
 def progress(run: Run, epochs: int | None = None) -> str:

@@ -40,7 +40,8 @@ class Handler(BaseHandler):
         start_s, began = self._context.start_up.finish(), time.monotonic()
         request = body.request
         if isinstance(request, SuggestionsRequest):
-            found = SearchAnswer(values=tuple(values_for(request)))
+            values = values_for(request, self._context.user_code.decode)
+            found = SearchAnswer(values=tuple(values))
         else:
             found = SearchAnswer(actions=answer(request, lambda: self._context.user_code.decode(body.code)))
         timings = Timings(start_s=start_s, compute_s=time.monotonic() - began)
