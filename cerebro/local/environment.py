@@ -23,7 +23,8 @@ _NETWORK = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 )  # fmt: skip
 
-_OBJECTS = ("AWS_*", "BOTO_*", "S3_*")
+_OBJECTS = ("AWS_*", "BOTO_*", "S3_*", "AZURE_*", "GOOGLE_*", "GCS_*", "FSSPEC_*")
+"""Of S3, and of stores that packages add."""
 
 _COMPUTING = (
     "CUDA_*", "NVIDIA_*", "NCCL_*", "CUBLAS_*", "OMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "TORCH_*",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
-from pathlib import Path
 
 import pytest
 
@@ -84,13 +82,3 @@ def test_mistakes_are_found(make: type[Plain], problem: str) -> None:
     """The error has the action."""
     with pytest.raises(SearchError, match=problem):
         check_procedure(make, SPACE)
-
-
-def test_the_example_of_the_guide_passes() -> None:
-    """docs/extend.md: the procedure, then its check."""
-    text = (Path(__file__).parents[2] / "docs/extend.md").read_text()
-    example, check = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    exec(example, namespace)
-    assert "check_procedure(Plain, " in check
-    exec(check, namespace)

@@ -61,8 +61,8 @@ def _of_package(uri: str) -> RemoteStore:
         plugin = plugins.find("stores", scheme)
         if plugin is None:
             raise LocatorError(
-                f"{uri} is not an address that Cerebro knows: expected a path, file:// or s3://. A package with a store "
-                f"for {scheme}:// must be installed where you start runs, on the workers, and, for metadata and "
+                f"{uri} is not an address that Cerebro knows: expected a path, file:// or s3://. A package with a "
+                f"store for {scheme}:// must be installed where you start runs, on the workers, and, for metadata and "
                 "`misc`, beside the controller"
             )
         expected = "a subclass of cerebro.data.objects.RemoteStore"

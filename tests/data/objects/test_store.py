@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.data.objects import ObjectStore, describe, fetch_uri, open_store
+from cerebro.data.objects import describe, fetch_uri, open_store
+from cerebro.data.objects.folder import FolderStore
 from cerebro.errors import LocatorError
+from cerebro.testing import check_store
 from tests.data.objects.s3 import BUCKET, put, s3_server
 
 Put = Callable[[str, bytes], None]
@@ -38,99 +40,60 @@ def place(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Put
     return str(root), write
 
 
-@pytest.fixture
-def store(place: tuple[str, Put]) -> ObjectStore:
-    """A store with some objects."""
+def test_each_kind_passes_the_contract_suite(place: tuple[str, Put]) -> None:
+    """The suite that packages use for their stores."""
     uri, write = place
-    for name in ["a.txt", "images/1.png", "images/2.png", "other/3 ü.png"]:
-        write(name, f"content of {name}".encode())
-    write("large", b"0123456789" * 300_000)
-    return open_store(uri)
+    check_store(open_store, uri, write)
 
 
-def test_objects_are_read_whole(store: ObjectStore) -> None:
-    """Content and size, also for an object of several pieces."""
-    assert store.read("other/3 ü.png") == "content of other/3 ü.png".encode()
-    assert store.read("large") == b"0123456789" * 300_000
-    assert store.size("large") == 3_000_000
+class Cut(FolderStore):
+    """Forgets the last byte."""
+
+    def read(self, name: str) -> bytes:
+        return super().read(name)[:-1]
 
 
-def test_objects_are_copied_to_files(store: ObjectStore, tmp_path: Path) -> None:
-    """The method creates folders and leaves only the copy in them."""
-    store.fetch("large", tmp_path / "deep" / "copy")
-    assert (tmp_path / "deep" / "copy").read_bytes() == store.read("large")
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["copy"]
+class Unsorted(FolderStore):
+    """Lists names in reverse order."""
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        return reversed([*super().list(prefix)])
 
 
-def test_objects_are_listed_in_order(store: ObjectStore) -> None:
-    """A prefix selects; names are relative to the root."""
-    assert list(store.list("images/")) == ["images/1.png", "images/2.png"]
-    assert list(store.list()) == ["a.txt", "images/1.png", "images/2.png", "large", "other/3 ü.png"]
-    assert list(store.list("nothing")) == []
+class Open(FolderStore):
+    """Lets names leave the root."""
+
+    def exists(self, name: str) -> bool:
+        return (self._root / name).exists()
 
 
-def test_exists_reports_whether_an_object_exists(store: ObjectStore) -> None:
-    """An absent object is no error here."""
-    assert store.exists("a.txt")
-    assert not store.exists("b.txt")
-    assert not store.exists("images")
+class Raising(FolderStore):
+    """Raises an error of its own for missing objects."""
+
+    def size(self, name: str) -> int:
+        return (self._root / name).stat().st_size
 
 
-def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
-    """Every read method names the object and a fix, and leaves no file."""
-    calls: list[Callable[[], object]] = [
-        lambda: store.read("b.txt"),
-        lambda: store.size("b.txt"),
-        lambda: store.version("b.txt"),
-        lambda: store.fetch("b.txt", tmp_path / "copy"),
-    ]
-    for call in calls:
-        with pytest.raises(LocatorError, match=r"b\.txt does not exist.*check the locator"):
-            call()
-    assert list(tmp_path.iterdir()) == []
-
-
+@pytest.mark.parametrize("kind", ["folder"], indirect=True)
 @pytest.mark.parametrize(
-    "name", ["../a.txt", "images/../../a.txt", "/etc/passwd", "", "images\\..\\a", "a\0b"]
+    ("make", "call"),
+    [(Cut, "read"), (Unsorted, "list"), (Open, "exists"), (Raising, "size")],
 )
-def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Path, name: str) -> None:
-    """Names come from metadata; they must not escape the root or the target folder."""
-    calls: list[Callable[[], object]] = [
-        lambda: store.read(name),
-        lambda: store.exists(name),
-        lambda: store.fetch(name, tmp_path / "copy"),
-    ]
-    for call in calls:
-        with pytest.raises(LocatorError, match="leaves its root"):
-            call()
+def test_the_suite_finds_mistakes(place: tuple[str, Put], make: type[FolderStore], call: str) -> None:
+    """The error names the call."""
+    with pytest.raises(LocatorError, match=rf"^{call}\("):
+        check_store(make, *place)
 
 
-def test_the_version_changes_with_the_content(place: tuple[str, Put]) -> None:
-    """A fingerprint of the data needs no read."""
-    uri, write = place
-    store = open_store(uri)
-    write("changing", b"first")
-    first = store.version("changing")
-    assert store.version("changing") == first
-    write("changing", b"second!")
-    assert store.version("changing") != first
-
-
-def test_single_objects_have_addresses(store: ObjectStore, tmp_path: Path) -> None:
+def test_single_objects_have_addresses(place: tuple[str, Put], tmp_path: Path) -> None:
     """A metadata file is copied and described by its address alone."""
-    uri = f"{store.uri}/images/1.png"
+    root, write = place
+    write("images/1.png", b"content of images/1.png")
+    store, uri = open_store(root), f"{root}/images/1.png"
     fetch_uri(uri, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"content of images/1.png"
     found = describe(uri)
     assert (found.uri, found.num_bytes) == (uri, 23)
     assert found.version == store.version("images/1.png")
     with pytest.raises(LocatorError, match=r"images/9\.png does not exist"):
-        describe(f"{store.uri}/images/9.png")
-
-
-def test_a_root_can_be_checked(store: ObjectStore) -> None:
-    """An existing root passes; a missing one is named."""
-    store.check()
-    absent = open_store(f"{store.uri}/nowhere")
-    with pytest.raises(LocatorError, match=r"nowhere.*check the locator"):
-        absent.check()
+        describe(f"{root}/images/9.png")

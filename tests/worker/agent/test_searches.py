@@ -12,6 +12,8 @@ from cerebro.contract.search import (
     TPE,
     LogUniform,
     OwnProcedure,
+    OwnSampler,
+    RandInt,
     Sampler,
     SearchRequest,
     Space,
@@ -24,9 +26,13 @@ from cerebro.search.history import Past
 from cerebro.search.suggestions import suggestions_request, values_for
 from cerebro.search.wire_format import packed, report_line
 from tests.search.own_procedures import Halving
+from tests.search.test_own_samplers import Coarse, Outside
 from tests.worker.agent.agents import LIMIT_S, Agents
 
 SPACE: Space = {"lr": LogUniform(low=1e-4, high=1), "wd": LogUniform(low=1e-4, high=1)}
+
+
+OWN_SPACE: Space = {**SPACE, "layers": RandInt(low=1, high=4)}
 
 
 class Broken(Procedure):
@@ -91,6 +97,23 @@ def test_a_worker_answers_requests_of_searches(agents: Agents) -> None:
     assert failed.failure.message == "IndexError: list index out of range"
     assert "return [models[0]]" in failed.failure.traceback
     assert "user_procedure.py" not in failed.failure.traceback
+
+
+def test_a_worker_runs_a_users_own_sampler(agents: Agents) -> None:
+    """An impossible suggestion fails the task, with the value."""
+    agents.start(handler="cerebro.worker.searches")
+    for number, sampler in enumerate([Coarse(), Outside()]):
+        code = agents.learn(sampler)
+        own = OwnSampler(code=code, name=type(sampler).__name__)
+        question = suggestions_request(own, OWN_SPACE, (), range(2), 5)
+        done = answer_of(agents, code, question, number)
+        if number:
+            assert isinstance(done, TaskFailed)
+            assert "Outside.suggest() returned layers=5" in done.failure.message
+        else:
+            assert isinstance(done, TaskCommitted), done
+            assert done.result.answer is not None
+            assert done.result.answer.values == tuple(values_for(question, lambda _: Coarse()))
 
 
 @pytest.mark.slow
