@@ -123,7 +123,7 @@ class _Decision:
         """Wait for the plan, unless no worker came in time."""
         if self.run.plan is not None:
             return None
-        reason = waited_too_long(self.state, self.run, self.snapshot.now)
+        reason = waited_too_long(self.state, self.run, self.snapshot.now, self.snapshot.excluded)
         paused: list[Step] = [api.Note(event=RunPaused(run=self.run.id, reason=reason))] if reason else []
         return paused or _resumed(self.run, self.snapshot)
 
@@ -165,7 +165,7 @@ class _Decision:
             event = RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume)
             return [api.Note(event=event)]
         now = self.snapshot.now
-        reason = spent(self.state, run, now) or waited_too_long(self.state, run, now)
+        reason = spent(self.state, run, now) or waited_too_long(self.state, run, now, self.snapshot.excluded)
         return [api.Note(event=RunPaused(run=run.id, reason=reason))] if reason else None
 
     def hopeless_tasks(self) -> list[Step] | None:

@@ -16,6 +16,7 @@ from cerebro.contract.events import (
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, Request
 from cerebro.state import RunState, TaskKey, waiting_for
+from cerebro.state.exclusions import Exclusion, Scope
 from controller.decisions.core import Core
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from tests.controller.test_core import plan, request
@@ -40,10 +41,10 @@ def fit(workers: int, *, limit_s: float | None = LIMIT_S) -> Core:
     return core
 
 
-def pauses(core: Core, now: float) -> list[str]:
+def pauses(core: Core, now: float, *exclusions: Exclusion) -> list[str]:
     """Decide at this time with the workers that are alive; return the reasons of pauses."""
     alive = {name: view for name, view in snapshot(core).workers.items() if core.state.workers[name].is_alive}
-    steps = core.decide(ClusterSnapshot(workers=alive, now=now))
+    steps = core.decide(ClusterSnapshot(workers=alive, now=now, exclusions=exclusions))
     return [
         step.event.reason
         for step in steps
@@ -112,3 +113,27 @@ def test_a_returning_worker_ends_the_wait() -> None:
     core.apply(WorkerLost(worker="worker-0", incarnation="a", reason="no lease", time=20.0))
     core.apply(WorkerJoined(**joined(0).model_dump(exclude={"incarnation", "time", "seq"}), incarnation="b"))
     assert pauses(core, 20.0 + LIMIT_S) == []
+
+
+def test_workers_without_use_for_the_run_change_nothing() -> None:
+    """A worker without its partitions leaves, and a removed worker returns as another one."""
+    core = fit(2)
+    core.apply(joined(2))
+    core.apply(WorkerLost(worker="worker-0", incarnation="a", reason="no lease", time=20.0))
+    core.apply(WorkerLost(worker="worker-2", incarnation="a", reason="scaled in", time=6000.0))
+    assert pauses(core, 20.0 + LIMIT_S - 1) == []
+    (reason,) = pauses(core, 20.0 + LIMIT_S)
+    assert "worker-0 (no lease)" in reason
+    assert "worker-2" not in reason
+
+
+def test_a_quarantined_worker_counts_as_absent() -> None:
+    """It is alive but gets no task; the reason says so."""
+    core = fit(2)
+    away = Exclusion("worker-0", Scope.EVERYTHING, "quarantined: 3 sub-epochs failed")
+    assert pauses(core, 10.0 + LIMIT_S) == []
+    assert pauses(core, 10.0 + LIMIT_S - 1, away) == []
+    (reason,) = pauses(core, 10.0 + LIMIT_S, away)
+    assert "worker-0 (quarantined: 3 sub-epochs failed), which alone holds partition 0" in reason
+    busy = Exclusion("worker-0", Scope.NEW_TASKS, "drains")
+    assert pauses(core, 10.0 + LIMIT_S, busy) == []

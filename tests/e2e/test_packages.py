@@ -78,7 +78,7 @@ def test_a_package_is_used_by_all_processes(own_lab: MakeLab, site: Path, tmp_pa
         for split, path in lab.tables().items():
             row = (f"tables/{split}.csv", Path(path).read_bytes(), split)
             objects.execute("INSERT INTO objects VALUES (?, ?, ?)", row)
-        objects.execute("INSERT INTO objects VALUES ('notes.txt', 'some notes', '1')")
+        objects.execute("INSERT INTO objects VALUES ('notes.txt', X'6e6f', '1')")
     root = f"sqlite://{database}"
     locators: dict[str, Any] = {split: f"{root}/tables/{split}.csv" for split in ("train", "valid")}
     experiment = lab.prepared(locators={**locators, "misc": [f"{root}/notes.txt"]})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cerebro.contract.records import WorkerStatus
-from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
+from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
+from cerebro.contract.search import OwnSampler
+from cerebro.state.exclusions import Exclusion
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models.model import ModelState
 from cerebro.state.reports.sharing import QueuePosition
@@ -17,6 +20,22 @@ from cerebro.state.workers import Worker, answers_searches
 
 KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 """Kind of run -> kind of its main tasks."""
+
+
+Excluded = Mapping[str, Exclusion]
+"""Workers that are excluded from all tasks, such as quarantined ones, by name."""
+
+
+class Missing(NamedTuple):
+    """What an open run without running tasks waits for.
+
+    Attributes:
+        reason: text; empty if it waits for no worker.
+        workers: absent workers that could run its tasks.
+    """
+
+    reason: str = ""
+    workers: tuple[Worker, ...] = ()
 
 
 def waiting_for(state: ExperimentState, run: Run) -> str:
@@ -31,20 +50,30 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if run.plan is None:  # stopped before its start
         return ""
     return (
-        _missing_worker(state, run)
+        _missing_worker(state, run, {}).reason
         or _missing_orders(state, run)
+        or _missing_search_worker(state, run, {})
         or _missing_suggestions(run)
         or _missing_memory(run)
     )
 
 
-def missing_worker(state: ExperimentState, run: Run) -> str:
-    """Return the worker that an open run without running tasks waits for, as text; empty if it waits for none."""
+def missing_worker(state: ExperimentState, run: Run, excluded: Excluded) -> Missing:
+    """Return the workers that an open run without running tasks waits for. An excluded worker counts as absent."""
     if run.state not in (RunState.QUEUED, RunState.RUNNING) or run.tasks.open:
-        return ""
+        return Missing()
     if run.plan is None:
-        return _no_worker(state, run)
-    return _missing_worker(state, run) or _missing_search_worker(state, run) or _missing_memory(run)
+        return _no_worker(state, run, excluded)
+    found = _missing_worker(state, run, excluded)
+    return (
+        found
+        if found.reason
+        else Missing(_missing_search_worker(state, run, excluded) or _missing_memory(run))
+    )
+
+
+def _is_there(worker: Worker, excluded: Excluded) -> bool:
+    return worker.is_alive and worker.name not in excluded
 
 
 def _missing_memory(run: Run) -> str:
@@ -74,16 +103,28 @@ def _missing_orders(state: ExperimentState, run: Run) -> str:
         return ""
     if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
         return ""
-    return _missing_search_worker(state, run) or f"{_WAITING}the actions of {procedure.name}"
+    return _missing_search_worker(state, run, {}) or f"{_WAITING}the actions of {procedure.name}"
 
 
-def _missing_search_worker(state: ExperimentState, run: Run) -> str:
+def _missing_search_worker(state: ExperimentState, run: Run, excluded: Excluded) -> str:
     search = run.search
-    if search is None or own_procedure(run) is None or search.finish is not None:
+    if search is None or search.finish is not None:
         return ""
-    has_answers = len(search.answers) > len(search.reports)
-    is_there = any(worker.is_alive and answers_searches(worker) for worker in state.workers.values())
-    return "" if has_answers or is_there else f"{_WAITING}a worker that runs search procedures"
+    needs_actions = own_procedure(run) is not None and len(search.answers) <= len(search.reports)
+    if not needs_actions and not _needs_own_suggestions(run):
+        return ""
+    is_there = any(
+        _is_there(worker, excluded) and answers_searches(worker) for worker in state.workers.values()
+    )
+    what = "search procedures" if needs_actions else "samplers"
+    return "" if is_there else f"{_WAITING}a worker that runs {what}"
+
+
+def _needs_own_suggestions(run: Run) -> bool:
+    """True if a user's own sampler, which only workers run, has open requests."""
+    request = run.request.search if isinstance(run.request, FitRequest) else None
+    has_requests = run.search is not None and bool(run.search.open_suggestions)
+    return has_requests and request is not None and isinstance(request.sampler, OwnSampler)
 
 
 def _missing_suggestions(run: Run) -> str:
@@ -144,51 +185,63 @@ def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
     return set()
 
 
-def _no_worker(state: ExperimentState, run: Run) -> str:
+def _no_worker(state: ExperimentState, run: Run, excluded: Excluded) -> Missing:
     able = [w for w in state.workers.values() if KIND[run.kind] in w.kinds and not w.is_removed]
-    if any(worker.is_alive for worker in able):
-        return ""
-    lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
-    return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
+    if any(_is_there(worker, excluded) for worker in able):
+        return Missing()
+    lost = ", ".join(_described(worker, excluded) for worker in able)
+    return Missing(f"{_WAITING}a worker{': ' + lost if lost else ' to register'}", tuple(able))
 
 
-def _missing_worker(state: ExperimentState, run: Run) -> str:
-    if reason := _no_worker(state, run):
-        return reason
-    missing = _missing_makers(state, run) if run.kind == "etl" else _missing_holders(state, run)
+def _missing_worker(state: ExperimentState, run: Run, excluded: Excluded) -> Missing:
+    if (nobody := _no_worker(state, run, excluded)).reason:
+        return nobody
+    find = _missing_makers if run.kind == "etl" else _missing_holders
+    missing, absent = find(state, run, excluded)
     description = "; ".join(
         f"{who}, which {'is to make' if run.kind == 'etl' else 'alone holds'} partition {', '.join(partitions)}"
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return f"{_WAITING}{description}{hint}" if description else ""
+    return Missing(f"{_WAITING}{description}{hint}" if description else "", tuple(absent))
 
 
-def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+def _missing_makers(
+    state: ExperimentState, run: Run, excluded: Excluded
+) -> tuple[dict[str, list[str]], list[Worker]]:
     """Lost workers and their pending partitions. Any worker can make a removed worker's partitions."""
     found: dict[str, list[str]] = {}
+    absent: list[Worker] = []
     assert isinstance(run.plan, EtlPlan)
     for task in run.tasks.by_key.values():
         parts = run.plan.splits.get(task.key.split or "", ())
         owner = state.workers.get(next((p.worker for p in parts if p.partition == task.key.partition), ""))
-        if task.state is TaskState.PENDING and owner and not owner.is_alive and not owner.is_removed:
-            found.setdefault(_described(owner), []).append(f"{task.key.split} {task.key.partition}")
-    return found
+        if task.state is not TaskState.PENDING or owner is None or owner.is_removed:
+            continue
+        if not _is_there(owner, excluded):
+            absent.append(owner)
+            found.setdefault(_described(owner, excluded), []).append(f"{task.key.split} {task.key.partition}")
+    return found, absent
 
 
-def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+def _missing_holders(
+    state: ExperimentState, run: Run, excluded: Excluded
+) -> tuple[dict[str, list[str]], list[Worker]]:
     """Absent workers and the training partitions that only they hold."""
     found: dict[str, list[str]] = {}
+    absent: list[Worker] = []
     assert isinstance(run.plan, FitPlan | EvaluatePlan)
     for partition in sorted(needed_partitions(state, run)):
         holders = [w for w in state.holders(run.plan.dataset, partition) if KIND[run.kind] in w.kinds]
-        if not any(worker.is_alive for worker in holders):
+        if not any(_is_there(worker, excluded) for worker in holders):
             volumes = sorted({w.volume for w in state.holders(run.plan.dataset, partition)})
-            who = " or ".join(map(_described, holders)) or " or ".join(
+            who = " or ".join(_described(worker, excluded) for worker in holders) or " or ".join(
                 f"a worker on volume {volume}" for volume in volumes
             )
             found.setdefault(who or _NOBODY, []).append(str(partition))
-    return found
+            # A removed worker may have held it.
+            absent += holders or [w for w in state.workers.values() if w.is_removed]
+    return found, absent
 
 
 _NOBODY = "a worker for ETL (such as run_etl uses) beside one that trains, to make again what no worker holds"
@@ -199,5 +252,7 @@ _GONE_FOR_GOOD = (
 )
 
 
-def _described(worker: Worker) -> str:
-    return f"{worker.name} ({worker.lost})" if worker.lost else worker.name
+def _described(worker: Worker, excluded: Excluded) -> str:
+    exclusion = excluded.get(worker.name)
+    why = worker.lost or (exclusion.reason if exclusion is not None else "")
+    return f"{worker.name} ({why})" if why else worker.name

@@ -9,7 +9,7 @@ from cerebro.contract.events import ForecastMade
 from cerebro.contract.runs import FitRequest, ForecastEnd, Goal
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.reports import state_words
-from cerebro.state.reports.wait_reasons import missing_worker
+from cerebro.state.reports.wait_reasons import Excluded, missing_worker
 from cerebro.state.runs.run import Run, RunState
 
 _DAY_S = 86_400.0
@@ -67,16 +67,21 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
     )
 
 
-def waited_too_long(state: ExperimentState, run: Run, now: float) -> str:
+def waited_too_long(state: ExperimentState, run: Run, now: float, excluded: Excluded) -> str:
     """Return why to pause a run that has waited for workers longer than its `wait_limit`; empty within it.
 
     The wait begins at the newest of these times: the request, the end of the last task, the last resume, and the
-    departure of the last worker.
+    departure of the last worker that the run misses.
+
+    Args:
+        excluded: workers that are excluded from all tasks, such as quarantined ones. They count as absent.
     """
-    limit_s, missing = run.request.wait_limit_s, ""
-    if limit_s is not None and now - _idle_since(state, run) >= limit_s:
-        missing = missing_worker(state, run)
-    if not missing or limit_s is None:
+    limit_s = run.request.wait_limit_s
+    if limit_s is None or now - _idle_since(run) < limit_s:
+        return ""
+    missing, workers = missing_worker(state, run, excluded)
+    departures = (worker.since for worker in workers if not worker.is_alive)
+    if not missing or now - max(departures, default=0.0) < limit_s:
         return ""
     return (
         f"it waited for workers longer than its wait_limit of {_span(limit_s)}; it is {missing}. Add workers, then "
@@ -84,11 +89,9 @@ def waited_too_long(state: ExperimentState, run: Run, now: float) -> str:
     )
 
 
-def _idle_since(state: ExperimentState, run: Run) -> float:
-    departures = (change.time for change in state.worker_changes if not change.is_there)
+def _idle_since(run: Run) -> float:
     resumed = (until for _, until in run.clock.pauses if until < math.inf)
-    times = (run.clock.requested, run.clock.started, run.clock.worked, *departures, *resumed)
-    return max(times)
+    return max(run.clock.requested, run.clock.started, run.clock.worked, *resumed)
 
 
 def forecast_lines(run: Run, now: float) -> list[str]:
