@@ -73,13 +73,19 @@ def quarantines(health: HealthAnswer, after: float) -> Iterator[Notice]:
             )
 
 
-def messages_of(notice: Notice, targets: Iterable[NotificationTarget]) -> Iterator[Message]:
-    """Yield a message for each target that covers a notice and is older than its event."""
+def messages_of(
+    notice: Notice, targets: Iterable[NotificationTarget], since: float = 0.0
+) -> Iterator[Message]:
+    """Yield a message for each target that covers a notice and is older than its event.
+
+    Args:
+        since: events before this time have no messages.
+    """
     for target in targets:
         is_covered = covers(
             target, notice.kind, owner=notice.owner, author=notice.author, projects=notice.projects
         )
-        if is_covered and notice.time >= target.created:
+        if is_covered and notice.time >= max(target.created, since):
             yield Message(
                 id=f"{notice.id}.{target.id}",
                 target=target.id,
@@ -104,6 +110,7 @@ def tests_of(targets: Iterable[NotificationTarget], tested: Mapping[str, float])
                 kind=EventKind.TEST,
                 title="Cerebro: test",
                 body=f"Notifications arrive here. Events: {events}.",
+                tested=target.tested,
             )
 
 

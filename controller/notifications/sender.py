@@ -1,8 +1,9 @@
 """The loop that reads logs, queues messages and sends them.
 
-Order of effects: read events, store their messages together with the cursors, send, store the results. A crash between
-the last two sends a message once more; nothing else repeats or loses one. Each target has one attempt at a time, in a
-thread, so a slow receiver delays only its own messages.
+Order of effects: read events, store their messages together with the cursors and the starts of attempts, send, store
+the results. The store refuses this from an earlier leader, so it starts no attempt. A crash or another leader between
+the last two sends a message once more, a minute later; nothing else repeats or loses one. Each target has one attempt
+at a time, in a thread, so a slow receiver delays only its own messages.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -37,6 +38,8 @@ POLL_S = 2.0
 """Seconds between two reads of the logs."""
 RETRY_S = (10.0, 60.0, 300.0, 1800.0)
 """Seconds after each failed attempt until the next one."""
+LOST_S = 60.0
+"""Seconds after the start of an attempt until another process, which does not know its result, starts the next one."""
 _THREADS = 8
 
 
@@ -110,12 +113,14 @@ class Sender:
         targets = {each.target.id: each for each in found.targets}
         queued = self._queued(found.outbox, found.targets) if targets else Outbox()
         ended = {message.id: _reason(future) for message, future in self._running.values() if future.done()}
-        settled = self._settled(queued, targets, ended)
+        settled, due = self._claimed(self._settled(queued, targets, ended), ended)
         if settled != found.outbox:
             self._store.replace_outbox(settled)
         for name in [name for name, (message, _) in self._running.items() if message.id in ended]:
             del self._running[name]  # not before the results are stored: they would be sent again
-        self._start(settled, targets)
+        for message in due:
+            future = self._threads.submit(self._send, targets[message.target].url, message)
+            self._running[message.target] = message, future
 
     def wait(self) -> None:
         """Wait until no attempt is in progress."""
@@ -126,8 +131,8 @@ class Sender:
 
     def _queued(self, outbox: Outbox, stored: Iterable[StoredTarget]) -> Outbox:
         """Return the outbox with messages of new events and test requests."""
-        targets = [each.target for each in stored]
-        since = min(target.created for target in targets)
+        targets = [each.target for each in stored if not each.suspended]
+        since = max(outbox.since, min(each.target.created for each in stored))
         cursors, messages = {}, list(outbox.messages)
         for summary in self._store.experiments():
             name = summary.experiment.name
@@ -142,7 +147,7 @@ class Sender:
                 continue
             try:
                 for notice in self._read(summary, cursor):
-                    messages += messages_of(notice, targets)
+                    messages += messages_of(notice, targets, since)
             except NotFoundError:
                 del cursors[name]
             except (UnreadableError, IllegalEventError) as error:
@@ -152,10 +157,11 @@ class Sender:
                 self._states.pop(name, None)
         until = max(outbox.quarantines_until, since)
         for notice in quarantines(self._store.workers_health(), until):
-            messages += messages_of(notice, targets)
+            messages += messages_of(notice, targets, since)
             until = notice.time
         waiting = {each.target for each in messages if each.kind is EventKind.TEST}
-        tested = {name: status.tested for name, status in outbox.statuses.items()}
+        tested = dict.fromkeys((target.id for target in targets), outbox.since)
+        tested |= {name: status.tested for name, status in outbox.statuses.items()}
         messages += tests_of([target for target in targets if target.id not in waiting], tested)
         return outbox.model_copy(
             update={"cursors": cursors, "quarantines_until": until, "messages": tuple(messages)}
@@ -182,7 +188,7 @@ class Sender:
     # --- attempts --------------------------------------------------------------------------------
 
     def _settled(self, outbox: Outbox, targets: dict[str, StoredTarget], ended: dict[str, str]) -> Outbox:
-        """Return the outbox with the results of ended attempts, without messages of removed targets.
+        """Return the outbox with the results of ended attempts, without messages of removed and suspended targets.
 
         Args:
             ended: message -> reason of its failure, empty if it was delivered.
@@ -191,7 +197,7 @@ class Sender:
         statuses = {name: status for name, status in outbox.statuses.items() if name in targets}
         messages = []
         for message in outbox.messages:
-            if message.target not in targets:
+            if message.target not in targets or targets[message.target].suspended:
                 continue
             if message.id not in ended:
                 messages.append(message)
@@ -206,17 +212,24 @@ class Sender:
             if not error:
                 results |= {"sent": status.sent + 1, "last": now}
             if is_test:
-                results["tested"] = targets[message.target].target.tested
+                results["tested"] = message.tested
             statuses[message.target] = status.model_copy(update=results)
         return outbox.model_copy(update={"messages": tuple(messages), "statuses": statuses})
 
-    def _start(self, outbox: Outbox, targets: dict[str, StoredTarget]) -> None:
-        """Start an attempt for the first due message of each idle target."""
-        now = self._clock()
-        for message in outbox.messages:
-            if message.due <= now and message.target not in self._running:
-                future = self._threads.submit(self._send, targets[message.target].url, message)
-                self._running[message.target] = message, future
+    def _claimed(self, outbox: Outbox, ended: Collection[str]) -> tuple[Outbox, list[Message]]:
+        """Choose the first due message of each idle target; note the starts of their attempts in the outbox.
+
+        Args:
+            ended: messages whose attempt has ended.
+        """
+        now, due, messages = self._clock(), [], list(outbox.messages)
+        busy = {target for target, (message, _) in self._running.items() if message.id not in ended}
+        for place, message in enumerate(messages):
+            if message.due <= now and message.target not in busy:
+                busy.add(message.target)
+                due.append(message)
+                messages[place] = message.model_copy(update={"due": now + LOST_S})
+        return outbox.model_copy(update={"messages": tuple(messages)}), due
 
 
 def _reason(future: Future[None]) -> str:

@@ -14,6 +14,7 @@ from cerebro.contract.stored.notifications import (
     Outbox,
     OutboxAnswer,
     TargetRequest,
+    TargetStatus,
     coverage_of,
     may_see,
 )
@@ -26,10 +27,14 @@ class NotificationViews(AccountViews):
 
     def notifications(self, call: Call) -> Response:
         """Return the targets that the caller may see, with masked addresses, and their results."""
-        targets = [each.target for each in self._store.targets() if may_see(each.target, call.principal)]
-        known = self._store.outbox().statuses if targets else {}
-        statuses = {each.id: known[each.id] for each in targets if each.id in known}
-        return answer(NotificationsAnswer(targets=tuple(targets), statuses=statuses))
+        stored = [each for each in self._store.targets() if may_see(each.target, call.principal)]
+        known = self._store.outbox().statuses if stored else {}
+        statuses = {each.target.id: known[each.target.id] for each in stored if each.target.id in known}
+        for each in stored:
+            if each.suspended:
+                status = statuses.get(each.target.id, TargetStatus())
+                statuses[each.target.id] = status.model_copy(update={"error": each.suspended})
+        return answer(NotificationsAnswer(targets=tuple(each.target for each in stored), statuses=statuses))
 
     def add_notification(self, call: Call) -> Response:
         """Add a target."""

@@ -62,10 +62,10 @@ def _definitions() -> str:
 class Measured(TinyTraining):
     """Also measures the package's metric on the worker."""
 
-    def test(self, models: Any, dataloader: Any, hyperparams: Any) -> Mapping[str, Any]:
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Mapping[str, Any]:
         """Test as `TinyTraining` does."""
         outputs, targets = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1])
-        values = super().test(models, dataloader, hyperparams)
+        values = super().test(models, checkpoint, dataloader, hyperparams)
         return {**values, **metrics.measure(["accuracy", "f1"], outputs, targets)}
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from cerebro.contract.accounts.identity import Principal, Scope
+from cerebro.contract.accounts.identity import OPERATOR_WORD, Principal, Role, Scope
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.runs import Project
 
@@ -141,10 +141,15 @@ class NotificationTarget(Contract):
 
 
 class StoredTarget(Contract):
-    """A target with its address, for the store and the sender."""
+    """A target with its address, for the store and the sender.
+
+    Attributes:
+        suspended: why nothing is sent; empty while messages are sent. It is never stored.
+    """
 
     target: NotificationTarget
     url: str = Field(repr=False)
+    suspended: str = Field("", exclude_if=lambda reason: not reason)
 
 
 class Message(Contract):
@@ -153,7 +158,8 @@ class Message(Contract):
     Attributes:
         id: unique per event and target.
         attempts: number of failed attempts.
-        due: earliest time of the next attempt.
+        due: earliest time of the next attempt. During an attempt: when it counts as lost.
+        tested: the answered request, of a test message (`NotificationTarget.tested`).
     """
 
     id: str
@@ -163,6 +169,7 @@ class Message(Contract):
     body: str
     attempts: int = 0
     due: float = 0.0
+    tested: float = 0.0
 
 
 class TargetStatus(Contract):
@@ -189,12 +196,14 @@ class Outbox(Contract):
         cursors: experiment -> number of the last event with queued messages.
         quarantines_until: time of the newest quarantine with queued messages.
         messages: messages to send, oldest first.
+        since: events before this time are not sent: the time when a damaged outbox was replaced.
     """
 
     cursors: dict[str, int] = Field(default_factory=dict)
     quarantines_until: float = 0.0
     messages: tuple[Message, ...] = ()
     statuses: dict[str, TargetStatus] = Field(default_factory=dict)
+    since: float = 0.0
 
 
 class OutboxAnswer(Contract):
@@ -235,15 +244,31 @@ def coverage_of(request: TargetRequest, who: Principal | None) -> Coverage | str
 
 
 def may_see(target: NotificationTarget, who: Principal | None) -> bool:
-    """True if the caller may see a target and test it: its owner, members of its project, admins."""
+    """True if the caller may see, test and remove a target: its owner, members of its project, admins."""
     if who is None or who.may(Scope.ADMINISTER):
         return True
     return target.owner == who.identity or bool(target.project and target.project in who.projects)
 
 
-def may_remove(target: NotificationTarget, who: Principal | None) -> bool:
-    """True if the caller may remove a target: its owner and admins."""
-    return who is None or who.may(Scope.ADMINISTER) or target.owner == who.identity
+def suspension(target: NotificationTarget, tokens: Iterable[Principal]) -> str:
+    """Return why a target of a project or of the cluster sends nothing; empty if its owner may have it.
+
+    The rights of people of an identity provider are unknown here, so their targets are never suspended.
+
+    Args:
+        tokens: principals of all valid tokens.
+    """
+    is_of_token = (
+        bool(target.owner) and target.owner != OPERATOR_WORD and not target.owner.startswith("oidc:")
+    )
+    if target.coverage is Coverage.OWNER or not is_of_token:
+        return ""
+    own = [each for each in tokens if each.identity == target.owner]
+    if any(each.role is Role.ADMIN or (target.project and target.project in each.projects) for each in own):
+        return ""
+    if target.project:
+        return f"{target.author} has no valid token in project {target.project}, so nothing is sent"
+    return f"{target.author} has no valid token of an admin, so nothing is sent"
 
 
 def covers(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import redis
 
 from cerebro.contract.events import RunFinished, RunPaused, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord
@@ -24,7 +25,8 @@ from cerebro.errors import CerebroError, ConflictError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from controller.loop.leadership import fence
 from controller.notifications.delivery import redacted
-from controller.notifications.sender import RETRY_S, Sender
+from controller.notifications.sender import LOST_S, RETRY_S, Sender
+from kvs_api.store import keys
 from tests.kvs_api.real import TOKEN, Service
 
 SHA = "0" * 64
@@ -168,6 +170,9 @@ def test_a_queued_message_survives_a_crash_before_it_is_sent(world: World) -> No
     world.receiver.received.clear()  # the process ended before it stored the result
     world.restarted()
     world.step()
+    assert world.receiver.received == []  # another process may still wait for the receiver
+    world.now += LOST_S
+    world.step()
     assert world.receiver.received == [("slow", "Cerebro: etl-1 of one has finished")]
     assert world.kvs.outbox().outbox.messages == ()
 
@@ -257,6 +262,49 @@ def test_a_sender_of_an_earlier_term_stores_nothing(world: World) -> None:
     with pytest.raises(ConflictError, match="has ended"):
         world.step()
     assert world.receiver.received == []
+
+
+def test_a_sender_of_an_earlier_term_starts_no_attempt(world: World) -> None:
+    """Also of a message that it has tried before."""
+    world.add("broken")
+    world.end()
+    world.step()
+    world.kvs.lead("one", 0.001)
+    assert world.kvs.lead("two", TERM_S).term > world.term
+    world.now += RETRY_S[0]
+    with pytest.raises(ConflictError, match="has ended"):
+        world.step()
+    assert world.receiver.num_refused == 1
+
+
+def test_a_damaged_outbox_repeats_no_message(world: World) -> None:
+    """Nothing of earlier events is sent, also no test message; later events are."""
+    target = world.add("a")
+    world.kvs.test_notification(target.id)
+    world.end()
+    world.now += 1
+    world.step(3)
+    assert len(world.receiver.received) == 2
+    with redis.Redis.from_url(world.service.database.url) as database:
+        database.set(keys.OUTBOX, "no JSON")
+    world.restarted()
+    world.step(2)
+    world.end()
+    world.step(2)
+    assert [title for _, title in world.receiver.received[2:]] == ["Cerebro: etl-2 of one has finished"]
+
+
+def test_a_test_request_during_the_test_message_before_it_gets_its_own(world: World) -> None:
+    """Each request has a message that was sent after it."""
+    target = world.add("slow")
+    world.now = world.kvs.test_notification(target.id).tested
+    world.sender.step()
+    tested = world.kvs.test_notification(target.id).tested
+    world.now = max(world.now, tested)
+    world.receiver.may_end.set()
+    world.step(4)
+    assert [title for _, title in world.receiver.received] == ["Cerebro: test"] * 2
+    assert world.kvs.notifications().statuses[target.id].tested == tested
 
 
 def test_reasons_contain_no_secret() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from cerebro.contract.stored.notifications import (
     covers,
     masked,
 )
+from kvs_api.store import keys
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
 
 SECRET = "T0secret0T"
@@ -75,7 +77,7 @@ def test_users_see_and_remove_their_own_targets(place: Place, caplog: pytest.Log
 
 
 def test_members_share_the_targets_of_their_project(place: Place) -> None:
-    """Members see and test them; their owner and admins remove them."""
+    """Members see, test and remove them; viewers and others do not."""
     ada, bob, eve = (
         place.person(name, Role.MEMBER, project)
         for name, project in (("ada", "vision"), ("bob", "vision"), ("eve", "text"))
@@ -83,11 +85,58 @@ def test_members_share_the_targets_of_their_project(place: Place) -> None:
     target = added(place, ada, project="vision")
     assert (listed(place, bob), listed(place, eve)) == ([target.id], [])
     assert place.ask(bob, f"POST {TARGETS}/{target.id}/test").status_code == 200
-    refused = place.ask(bob, f"DELETE {TARGETS}/{target.id}")
-    assert (refused.status_code, "belongs to ada" in refused.text) == (403, True)
+    viewer = place.person("vic", Role.VIEWER, "vision")
+    assert place.ask(viewer, f"DELETE {TARGETS}/{target.id}").status_code == 403
     other = place.ask(eve, f"POST {TARGETS}", {"url": SLACK, "project": "vision"})
     assert (other.status_code, "eve is not in project 'vision'" in other.text) == (403, True)
-    assert place.ask(OPERATOR, f"DELETE {TARGETS}/{target.id}").status_code == 204
+    assert place.ask(bob, f"DELETE {TARGETS}/{target.id}").status_code == 204
+
+
+def test_a_target_is_suspended_while_its_author_lacks_the_right(place: Place) -> None:
+    """A token without the project, or an expired one, gives none; the controller sees the reason."""
+    made = place.made(name="ada", role=Role.MEMBER, projects=("vision",))
+    admin = place.made(name="amy", role=Role.ADMIN)
+    of_project, of_cluster = (
+        added(place, made.token, project="vision"),
+        added(place, admin.token, covers_cluster=True),
+    )
+    own = added(place, made.token)
+
+    def suspended() -> dict[str, str]:
+        answer = place.ask(SERVICES[Role.CONTROLLER], "GET /v1/outbox")
+        return {each["target"]["id"]: each.get("suspended", "") for each in (answer.json or {})["targets"]}
+
+    assert suspended() == {of_project.id: "", of_cluster.id: "", own.id: ""}
+    for token in (made, admin):
+        assert place.ask(OPERATOR, f"DELETE /v1/tokens/{token.record.id}").status_code == 204
+    place.made(name="ada", role=Role.MEMBER, projects=("text",))
+    assert suspended() == {
+        of_project.id: "ada has no valid token in project vision, so nothing is sent",
+        of_cluster.id: "amy has no valid token of an admin, so nothing is sent",
+        own.id: "",
+    }
+    statuses = (place.ask(OPERATOR, f"GET {TARGETS}").json or {})["statuses"]
+    assert "ada has no valid token" in statuses[of_project.id]["error"]
+    refused = place.ask(OPERATOR, f"POST {TARGETS}/{of_project.id}/test")
+    assert (refused.status_code, "is suspended: ada has no valid token" in refused.text) == (409, True)
+    place.made(name="ada", role=Role.MEMBER, projects=("vision",))
+    assert suspended()[of_project.id] == ""
+
+
+def test_a_removed_target_stays_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although somebody requests a test message at that time."""
+    ada = place.person("ada")
+    target = added(place, ada)
+    visible = place.store._visible
+
+    def removed_then(*asked: Any) -> Any:
+        found = visible(*asked)
+        place.store._redis.hdel(keys.NOTIFICATIONS, target.id)
+        return found
+
+    monkeypatch.setattr(place.store, "_visible", removed_then)
+    assert place.ask(ada, f"POST {TARGETS}/{target.id}/test").status_code == 404
+    assert listed(place, OPERATOR) == []
 
 
 def test_only_admins_report_the_whole_cluster_or_send_to_any_server(place: Place) -> None:
