@@ -59,16 +59,16 @@ def values_for(
         SearchError: a library of the sampler is not installed, or an own sampler suggested something impossible.
         Exception: any exception of user code.
     """
-    sampler, own = request.sampler, None
+    sampler, own_sampler = request.sampler, None
     history = [Past(**known.model_dump()) for known in request.history]
     if isinstance(sampler, OwnSampler):
         if opened is None:
             raise SearchError(f"the sampler {sampler.name} is user code, which only workers run")
-        own = opened(sampler.code)
+        own_sampler = opened(sampler.code)
     try:
-        return suggest(sampler, request.space, history, request.numbers, request.seed, own=own)
+        return suggest(sampler, request.space, history, request.numbers, request.seed, own=own_sampler)
     except ImportError as error:
-        if own is not None:
+        if own_sampler is not None:
             raise
         raise SearchError(
             f"the sampler {sampler.kind!r} needs {', '.join(sampler.needs)}, and a library is missing there ({error}): "

@@ -11,7 +11,7 @@ from cerebro.spec import Ratio
 
 
 def check_metric(metric: Metric, outputs: Any, targets: Any) -> None:
-    """Compute a metric of some rows, whole and in parts, and check that the parts add up.
+    """Compute a metric of all rows, and of parts of them, and check that the parts add up.
 
     Workers compute metrics of batches and add numerators and denominators. A metric for which this is wrong, such as
     the area under the ROC curve, must not be a `Ratio` of batches.
@@ -34,14 +34,14 @@ def check_metric(metric: Metric, outputs: Any, targets: Any) -> None:
         raise MetricError(
             f"there are {rows} outputs and {len(targets)} targets: expected the same number, at least 2"
         )
-    whole = _ratio(metric, outputs, targets)
+    total_ratio = _ratio(metric, outputs, targets)
     for middle in {1, rows // 2, rows - 1}:
         total = _ratio(metric, outputs[:middle], targets[:middle]) + _ratio(
             metric, outputs[middle:], targets[middle:]
         )
-        if not math.isclose(total.value, whole.value, rel_tol=1e-5, abs_tol=1e-9):
+        if not math.isclose(total.value, total_ratio.value, rel_tol=1e-5, abs_tol=1e-9):
             raise MetricError(
-                f"the metric of {rows} rows is {whole.value!r}, but rows 1 to {middle} and the others add up to "
+                f"the metric of {rows} rows is {total_ratio.value!r}, but rows 1 to {middle} and the others add up to "
                 f"{total.value!r}: return a Ratio whose numerator and denominator are sums over rows"
             )
 

@@ -65,9 +65,9 @@ def check_sampler(make: Callable[[], Sampler], space: Mapping[str, Any]) -> None
     history: list[Past] = []
     for start in range(0, _ROUNDS * _WIDTH, _WIDTH):
         numbers = range(start, start + _WIDTH)
-        for given in (history, _measured(data, start)):
+        for known in (history, _measured(data, start)):
             found, again = (
-                suggest(choice, data, given, numbers, 7, own=decode(codes[choice.code])) for _ in range(2)
+                suggest(choice, data, known, numbers, 7, own=decode(codes[choice.code])) for _ in range(2)
             )
             if found != again:
                 place = next(n for n in range(_WIDTH) if found[n] != again[n])

@@ -95,7 +95,8 @@ def test_a_package_is_used_by_all_processes(own_lab: MakeLab, site: Path, tmp_pa
     ]
     assert sum(len(each.result.answer.values) for each in suggested if each.result.answer) == 4
     assert len({model.hyperparams["lr"] for model in run.models.values()}) == 4
-    assert set(result.history()["valid_f1"].dropna()) == {2 / 3}
+    history = result.history()
+    assert set(history[history["split"] == "valid"]["f1"]) == {2 / 3}
     out = tmp_path / "out"
     assert main(["export", "package", "lines", experiment.name, "--option", f"folder={out}"]) == 0
     pages = json.loads((out / "pages.json").read_text())

@@ -116,9 +116,9 @@ def _package(options: argparse.Namespace) -> int:
     if plugin is None:
         known = ", ".join(plugins.names("exporters")) or "none"
         raise ClusterError(f"no installed package exports to {options.tracker!r} (installed: {known})")
-    given = dict(each.partition("=")[::2] for each in options.option)
+    values = dict(each.partition("=")[::2] for each in options.option)
     make = plugin.load_callable("a function that returns a cerebro.exports.Export")
-    return _export(options, lambda projection: make(projection, given), options.tracker)
+    return _export(options, lambda projection: make(projection, values), options.tracker)
 
 
 def _files(options: argparse.Namespace) -> Files:

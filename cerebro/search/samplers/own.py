@@ -48,12 +48,12 @@ class CheckedSampler:
     """A user's own sampler whose suggestions are checked.
 
     Args:
-        own: the user's object.
+        sampler: the user's object.
         name: name of its class, for errors.
     """
 
-    def __init__(self, own: Any, name: str) -> None:
-        self._own, self._name = own, name
+    def __init__(self, sampler: Any, name: str) -> None:
+        self._sampler, self._name = sampler, name
 
     def suggest(
         self, space: Mapping[str, Distribution], history: Sequence[Past], numbers: Sequence[int], seed: int
@@ -64,7 +64,7 @@ class CheckedSampler:
             SearchError: the number of suggestions, a name or a value is wrong.
             Exception: any exception of user code.
         """
-        found = self._own.suggest(dict(space), tuple(history), tuple(numbers), seed)
+        found = self._sampler.suggest(dict(space), tuple(history), tuple(numbers), seed)
         call = f"{self._name}.suggest()"
         if not isinstance(found, Sequence) or not all(isinstance(each, Mapping) for each in found):
             raise SearchError(
