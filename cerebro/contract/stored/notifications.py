@@ -263,8 +263,10 @@ def suspension(target: NotificationTarget, tokens: Iterable[Principal]) -> str:
     )
     if target.coverage is Coverage.OWNER or not is_of_token:
         return ""
-    own = [each for each in tokens if each.identity == target.owner]
-    if any(each.role is Role.ADMIN or (target.project and target.project in each.projects) for each in own):
+    of_owner = [each for each in tokens if each.identity == target.owner]
+    if any(
+        each.role is Role.ADMIN or (target.project and target.project in each.projects) for each in of_owner
+    ):
         return ""
     if target.project:
         return f"{target.author} has no valid token in project {target.project}, so nothing is sent"
