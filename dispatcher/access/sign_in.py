@@ -1,7 +1,9 @@
 """Routes to sign in, sign out, and open TensorBoard, whose proxy checks a ticket (`cerebro.local.tensorboard`).
 
 People sign in with a token, or by a link with a one-time code (decision 90). The code is in the fragment of the
-link's address, which browsers never send; `sign_in.js` puts it into the form. `app.create_app` calls `register`.
+link's address, which browsers never send; `sign_in.js` puts it into the form. In users mode the page then names the
+code's owner, and a second form uses the code up: a stranger's link must not sign anybody in as the stranger unnoticed.
+`app.create_app` calls `register`.
 `Guard` verifies tokens and writes the session cookie; this module has the forms and their messages. It also writes
 sign-ins of users mode to the store's audit log. There are no passwords.
 """
@@ -45,18 +47,21 @@ class _Attempt(NamedTuple):
         known: the user, in users mode.
         name: name for commands on the page, without users mode.
         means: token or link, for the audit log.
+        code: code of a link that the user has to confirm first.
     """
 
     problem: str = ""
     known: Known | None = None
     name: str = ""
     means: str = ""
+    code: str = ""
 
 
 def _attempt(guard: Guard, store: Store, form: Mapping[str, str]) -> _Attempt:
     """Check the code or the token of a form."""
     if code := form.get("code", ""):
-        found = _redeem(guard, store, code)
+        is_preview = guard.identities is not None and not form.get("confirmed")
+        found = _redeem(guard, store, code, is_preview=is_preview)
     else:
         found = _verify(guard, form.get("token", "").strip(), form.get("name", ""))
     who = found.known.principal if found.known else None
@@ -67,10 +72,10 @@ def _attempt(guard: Guard, store: Store, form: Mapping[str, str]) -> _Attempt:
     return found
 
 
-def _redeem(guard: Guard, store: Store, code: str) -> _Attempt:
-    """Use up the one-time code of a sign-in link."""
+def _redeem(guard: Guard, store: Store, code: str, *, is_preview: bool) -> _Attempt:
+    """Use up the one-time code of a sign-in link, unless for a preview."""
     try:
-        owner = store.redeem_sign_in_code(code)
+        owner = store.redeem_sign_in_code(code, is_preview=is_preview)
     except (NotFoundError, ConflictError) as error:
         return _Attempt(f"{_sentence(error)} {_NEW_LINK}")
     if bool(owner.acts_for) != (guard.identities is not None):
@@ -84,7 +89,7 @@ def _redeem(guard: Guard, store: Store, code: str) -> _Attempt:
         known = guard.identities.from_session(owner.acts_for)
     except (UnauthorizedError, ForbiddenError) as error:
         return _Attempt(_sentence(error))
-    return _Attempt(known=known, means=f"a link of {known.token}")
+    return _Attempt(known=known, means=f"a link of {known.token}", code=code if is_preview else "")
 
 
 def _verify(guard: Guard, token: str, name: str) -> _Attempt:
@@ -134,14 +139,10 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
             )
         address = request.remote_addr or ""
         attempt = _attempt(guard, services.store, request.form)
-        if why := attempt.problem:
-            # Never delay a valid token: behind a proxy, other people's wrong tokens would lock everybody out.
-            wait_s = guard.limiter.failed(address)
-            _log.warning("sign-in refused address=%s", address)
-            if wait_s:
-                advice = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
-                return _page(target, f"{why} {advice}", 429, wait_s)
-            return _page(target, why, 401)
+        if attempt.problem:
+            return _refused(guard, target, attempt.problem, address)
+        if attempt.code and attempt.known:
+            return _page(target, "", 200, attempt=attempt)
         if (known := attempt.known) is None:
             guard.begin_session(attempt.name)
         else:
@@ -186,7 +187,27 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
         return answer
 
 
-def _page(target: str, problem: str, status: int, wait_s: float = 0.0) -> ResponseReturnValue:
+def _refused(guard: Guard, target: str, why: str, address: str) -> ResponseReturnValue:
+    # Never delay a valid token: behind a proxy, other people's wrong tokens would lock everybody out.
+    wait_s = guard.limiter.failed(address)
+    _log.warning("sign-in refused address=%s", address)
+    if wait_s:
+        advice = f"Too many wrong tokens came from this address: wait {math.ceil(wait_s)} s."
+        return _page(target, f"{why} {advice}", 429, wait_s)
+    return _page(target, why, 401)
+
+
+def _page(
+    target: str, problem: str, status: int, wait_s: float = 0.0, attempt: _Attempt | None = None
+) -> ResponseReturnValue:
+    """Return the form.
+
+    Args:
+        attempt: link to confirm.
+    """
     headers = {"Retry-After": str(math.ceil(wait_s))} if wait_s else {}
     name = person(request.form.get("name", ""))
-    return render_template("access/sign_in.html", target=target, problem=problem, name=name), status, headers
+    page = render_template(
+        "access/sign_in.html", target=target, problem=problem, name=name, link=attempt or _Attempt()
+    )
+    return page, status, headers

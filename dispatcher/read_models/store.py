@@ -115,8 +115,11 @@ class Store(Protocol):
     def note_audit(self, what: str) -> None:
         """Add an entry of the current user to the audit log."""
 
-    def redeem_sign_in_code(self, code: str) -> api.SignedIn:
-        """Redeem a one-time code and return its owner. Raises `NotFoundError`, or `ConflictError` if it was used."""
+    def redeem_sign_in_code(self, code: str, *, is_preview: bool = False) -> api.SignedIn:
+        """Redeem a one-time code, unless for a preview; return its owner.
+
+        Raises `NotFoundError`, or `ConflictError` if it was used.
+        """
 
     def end_session(self, session: str) -> None:
         """Record the end of a sign-in session."""

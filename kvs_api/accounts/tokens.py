@@ -38,6 +38,8 @@ _EXPIRED_KEPT_S = 30 * _DAY_S
 """Seconds an expired token remains known, so that its owner gets the reason."""
 _CODE_S = 600
 """Seconds that a one-time sign-in code is valid."""
+MAX_OPEN_CODES = 20
+"""Maximum number of unused sign-in codes of a token."""
 _SESSION_S = 8 * _DAY_S
 """Seconds to remember an ended session; its cookie is valid for seven days."""
 
@@ -161,11 +163,40 @@ class TokenStore(AuditStore):
     # --- sessions of the page --------------------------------------------------------------------
 
     def make_sign_in_code(self, owner: SignedIn) -> SignInCode:
-        """Make a one-time code that signs a browser in as its owner, within ten minutes."""
+        """Make a one-time code that signs a browser in as its owner, within ten minutes.
+
+        If its maker has too many open codes, the oldest ones end.
+        """
         code = secrets.token_urlsafe(32)
+        hashed, listed = digest(code), keys.sign_in_links(digest(owner.acts_for))
         with translated():
-            self._redis.set(keys.sign_in_code(digest(code)), owner.model_dump_json(), ex=_CODE_S)
+            pipe = self._redis.pipeline()
+            pipe.set(keys.sign_in_code(hashed), owner.model_dump_json(), ex=_CODE_S)
+            pipe.zadd(listed, {hashed: time.time()})
+            pipe.expire(listed, _CODE_S)
+            pipe.zrange(listed, 0, -MAX_OPEN_CODES - 1)
+            pipe.zremrangebyrank(listed, 0, -MAX_OPEN_CODES - 1)
+            *_, ended, _ = pipe.execute()
+            if ended:
+                self._redis.unlink(*(keys.sign_in_code(text(each)) for each in ended))
         return SignInCode(code=code, lasts_s=_CODE_S)
+
+    def sign_in_code_owner(self, code: str) -> SignedIn:
+        """Return the owner of an unused code.
+
+        Raises:
+            NotFoundError: the code is unknown or expired.
+            ConflictError: the code was used.
+        """
+        key = keys.sign_in_code(digest(code))
+        with translated():
+            found: Any = self._redis.mget(key, f"{key}:used")
+        owner, mark = found
+        if owner is None:
+            raise _unknown_link()
+        if mark is not None:
+            raise _used_link()
+        return SignedIn.model_validate_json(owner)
 
     def redeem_sign_in_code(self, code: str, once: str) -> SignedIn:
         """Use a code up and return its owner. Of several calls with different `once`, exactly one succeeds.
@@ -181,12 +212,17 @@ class TokenStore(AuditStore):
         with translated():
             owner: Any = self._redis.get(key)
             if owner is None:
-                raise errors.NotFoundError("this sign-in link is unknown here or has expired")
+                raise _unknown_link()
             # The mark outlives the code, so the code cannot become unused again.
             is_first = self._redis.set(f"{key}:used", once, nx=True, ex=_CODE_S)
             if not is_first and text(self._redis.get(f"{key}:used")) != once:
-                raise errors.ConflictError("this sign-in link was used already")
-        return SignedIn.model_validate_json(owner)
+                raise _used_link()
+            signed_in = SignedIn.model_validate_json(owner)
+            self._redis.zrem(keys.sign_in_links(digest(signed_in.acts_for)), digest(code))
+        if is_first and signed_in.owner:
+            whose = signed_in.acts_for if signed_in.acts_for.startswith("token ") else "the cluster's token"
+            self.note(signed_in.owner, f"a sign-in link of {whose} was used")
+        return signed_in
 
     def end_session(self, session: str) -> None:
         """Record that a session has ended, for longer than its cookies are valid."""
@@ -197,6 +233,14 @@ class TokenStore(AuditStore):
         """True if `end_session` was called for this id."""
         with translated():
             return bool(self._redis.exists(keys.session(session)))
+
+
+def _unknown_link() -> errors.NotFoundError:
+    return errors.NotFoundError("this sign-in link is unknown here or has expired")
+
+
+def _used_link() -> errors.ConflictError:
+    return errors.ConflictError("this sign-in link was used already")
 
 
 def _stored(fields: Any) -> StoredToken | None:

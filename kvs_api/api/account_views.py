@@ -79,17 +79,18 @@ class AccountViews:
 
     def make_sign_in_code(self, call: Call) -> Response:
         """Make a one-time code that signs a browser in as the caller."""
-        acts_for = _session_identity(call)
-        return answer(
-            self._store.make_sign_in_code(
-                api.SignedIn(acts_for=acts_for, name=call.body(api.SignInCodeRequest).name)
-            )
+        owner = call.principal.name if call.principal is not None else ""
+        signed_in = api.SignedIn(
+            acts_for=_session_identity(call), name=call.body(api.SignInCodeRequest).name, owner=owner
         )
+        return answer(self._store.make_sign_in_code(signed_in))
 
     def redeem_sign_in_code(self, call: Call) -> Response:
-        """Redeem a one-time code and return its owner."""
-        once = call.identity() or secrets.token_hex(16)
-        return answer(self._store.redeem_sign_in_code(call.body(api.RedeemRequest).code, once))
+        """Redeem a one-time code, unless for a preview; return its owner."""
+        request = call.body(api.RedeemRequest)
+        if request.is_preview:
+            return answer(self._store.sign_in_code_owner(request.code))
+        return answer(self._store.redeem_sign_in_code(request.code, call.identity() or secrets.token_hex(16)))
 
     def session(self, call: Call, name: str) -> Response:
         """Return whether a sign-in session has ended."""

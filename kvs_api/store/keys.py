@@ -124,6 +124,11 @@ def sign_in_code(sha256: str) -> str:
     return f"{_PREFIX}sign-in:{sha256}"
 
 
+def sign_in_links(maker: str) -> str:
+    """Hashes of the open sign-in codes of a maker, by time."""
+    return f"{_PREFIX}sign-in-links:{maker}"
+
+
 def experiment(name: str) -> str:
     """Record of an experiment; the other keys of the experiment extend it."""
     return f"{_PREFIX}exp:{name}"

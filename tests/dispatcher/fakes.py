@@ -274,7 +274,7 @@ class FakeStore:
             raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
         return session in self.ended_sessions
 
-    def redeem_sign_in_code(self, code: str) -> api.SignedIn:
+    def redeem_sign_in_code(self, code: str, *, is_preview: bool = False) -> api.SignedIn:
         self._called("redeem_sign_in_code")
         raise NotFoundError("this sign-in link is unknown here or has expired")
 

@@ -336,9 +336,14 @@ class SignInCode(Contract):
 
 
 class RedeemRequest(Contract):
-    """Request to exchange a one-time code for a session."""
+    """Request to exchange a one-time code for a session.
+
+    Attributes:
+        is_preview: True to return the owner and keep the code.
+    """
 
     code: str = Field(max_length=200, repr=False)
+    is_preview: bool = False
 
 
 class SignedIn(Contract):
@@ -347,10 +352,12 @@ class SignedIn(Contract):
     Attributes:
         acts_for: value of `ACTS_FOR` for the session; empty on clusters without users.
         name: name for commands on the page.
+        owner: name of the maker, for the audit list; empty on clusters without users.
     """
 
     acts_for: str = ""
     name: str = ""
+    owner: str = ""
 
 
 class SessionAnswer(Contract):

@@ -334,7 +334,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/sign-in-codes/redeem": Operation(
         name="redeem_sign_in_code",
         scope=Scope.ACT,
-        summary="For the dispatcher: redeem a one-time code and return its owner.",
+        summary="For the dispatcher: return the owner of a one-time code, and use the code up.",
         body=api.RedeemRequest,
         answer=api.SignedIn,
         headers=(api.ONCE,),

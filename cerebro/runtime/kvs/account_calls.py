@@ -87,14 +87,18 @@ class AccountCalls(Transport):
         """
         return self.call("POST", "/v1/sign-in-codes", api.SignInCode, api.SignInCodeRequest(name=name))
 
-    def redeem_sign_in_code(self, code: str) -> api.SignedIn:
+    def redeem_sign_in_code(self, code: str, *, is_preview: bool = False) -> api.SignedIn:
         """Redeem a one-time code and return its owner. Only the dispatcher may.
+
+        Args:
+            is_preview: True to return the owner and keep the code.
 
         Raises:
             NotFoundError: the code is unknown or expired.
             ConflictError: the code was used.
         """
-        path, body = "/v1/sign-in-codes/redeem", api.RedeemRequest(code=code).model_dump_json().encode()
+        path, request = "/v1/sign-in-codes/redeem", api.RedeemRequest(code=code, is_preview=is_preview)
+        body = request.model_dump_json().encode()
         content = self.send("POST", path, body, 0.0, {api.ONCE: uuid.uuid4().hex})
         return self.answered(api.SignedIn, "POST", path, content)
 

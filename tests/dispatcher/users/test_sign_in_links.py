@@ -42,7 +42,10 @@ def test_a_link_signs_in_with_the_rights_of_its_token(place: Signed) -> None:
     browser = Browser(place.app)
     link = sign_in_link(place.client(reads.token), PAGE, "/experiments/digits")
     path, _, code = link.removeprefix(PAGE).partition("#")
-    answer = browser.post("/sign-in", {"code": code, "next": "/experiments/digits"}, form=path)
+    fields = {"code": code, "next": "/experiments/digits"}
+    asked = browser.post("/sign-in", fields, form=path)
+    assert asked.status_code == 200
+    answer = browser.post("/sign-in", fields | {"confirmed": "yes"}, form=path)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/experiments/digits")
     page = browser.get("/experiments/digits").text
     assert "ada" in page
@@ -60,7 +63,7 @@ def test_a_session_ends_with_the_token_of_its_link(place: Signed) -> None:
     kvs = place.client(token.token)
     used, unused = (kvs.make_sign_in_code().code for _ in range(2))
     browser = Browser(place.app)
-    assert browser.post("/sign-in", {"code": used}).status_code == 303
+    assert browser.post("/sign-in", {"code": used, "confirmed": "yes"}).status_code == 303
     assert browser.get("/experiments").status_code == 200
     place.client().revoke_token(token.record.id)
     # kvs_api caches tokens for 2 s, so ask another process.
@@ -74,6 +77,20 @@ def test_a_session_ends_with_the_token_of_its_link(place: Signed) -> None:
         moved = Browser(later.app)
         moved.client.set_cookie("cerebro-7080", session.value, domain="127.0.0.1")
         assert moved.get("/experiments").status_code == 303
+
+
+def test_a_strangers_link_signs_nobody_in_unnoticed(place: Signed) -> None:
+    """The page names the link's user first; a visitor who cancels stays signed out, and the link unused."""
+    code = place.client(place.made(name="mallory", role=Role.MEMBER).token).make_sign_in_code().code
+    browser = Browser(place.app)
+    asked = browser.post("/sign-in", {"code": code})
+    assert asked.status_code == 200
+    assert "This link signs this browser in as <strong>mallory</strong> (member)" in asked.text
+    assert "Set-Cookie" not in asked.headers or "mallory" not in asked.headers["Set-Cookie"]
+    assert browser.get("/experiments").status_code == 303
+    assert not any(who == "mallory" and "used" in what for who, what in place.audited())
+    assert browser.post("/sign-in", {"code": code, "confirmed": "yes"}).status_code == 303
+    assert browser.get("/experiments").status_code == 200
 
 
 @pytest.mark.parametrize("service_token", list(SERVICES.values()))
@@ -166,7 +183,8 @@ def test_codes_are_in_no_log(place: Signed, caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.DEBUG)
     code = place.client().make_sign_in_code().code
     for status in (303, 401):
-        assert Browser(place.app).post("/sign-in", {"code": code}).status_code == status
+        answer = Browser(place.app).post("/sign-in", {"code": code, "confirmed": "yes"})
+        assert answer.status_code == status
     assert "sign-in refused" in caplog.text
     assert code not in caplog.text
     assert code not in str(place.audited())

@@ -10,6 +10,7 @@ import redis
 from cerebro.contract.accounts.identity import Role, Scope, operator_word
 from cerebro.contract.rest.api import SignedIn, SignInCode
 from cerebro.errors import ConflictError, NotFoundError
+from kvs_api.accounts.tokens import MAX_OPEN_CODES
 from kvs_api.store.store import Store
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
@@ -45,6 +46,45 @@ def test_a_code_works_once(place: Place) -> None:
     assert place.ask(DISPATCHER, REDEEM, {"code": code}).status_code == 200
     again = place.ask(DISPATCHER, REDEEM, {"code": code})
     assert (again.status_code, "used already" in again.text) == (409, True)
+
+
+def test_a_preview_keeps_the_code(place: Place) -> None:
+    """It has the same errors as the use."""
+    code = made(place, place.person("ada")).code
+    preview = {"code": code, "is_preview": True}
+    for _ in range(2):
+        answer = place.ask(DISPATCHER, REDEEM, preview)
+        assert SignedIn.model_validate_json(answer.data).owner == "ada"
+    assert place.ask(DISPATCHER, REDEEM, {"code": code}).status_code == 200
+    again = place.ask(DISPATCHER, REDEEM, preview)
+    assert (again.status_code, "used already" in again.text) == (409, True)
+    assert place.ask(DISPATCHER, REDEEM, preview | {"code": "A" * 43}).status_code == 404
+
+
+def test_each_use_is_in_the_audit_list(place: Place) -> None:
+    """Once, with the token that made the link; previews and refused uses are not."""
+    token = place.made(name="ada", role=Role.MEMBER)
+    codes = [made(place, secret).code for secret in (token.token, OPERATOR)]
+    for code in codes:
+        place.ask(DISPATCHER, REDEEM, {"code": code, "is_preview": True})
+        for _ in range(2):
+            place.ask(DISPATCHER, REDEEM, {"code": code})
+    uses = [entry for entry in place.audited() if "sign-in link" in entry[1]]
+    assert sorted(what for _, what in uses) == [
+        "a sign-in link of the cluster's token was used",
+        f"a sign-in link of token {token.record.id} was used",
+    ]
+
+
+def test_a_token_has_a_limited_number_of_open_codes(place: Place) -> None:
+    """A further one ends the oldest; used ones and other tokens' do not count."""
+    ada, bob = place.person("ada"), place.person("bob")
+    of_bob = made(place, bob).code
+    used = made(place, ada).code
+    place.ask(DISPATCHER, REDEEM, {"code": used})
+    codes = [made(place, ada).code for _ in range(MAX_OPEN_CODES + 1)]
+    answers = [place.ask(DISPATCHER, REDEEM, {"code": code}).status_code for code in [*codes, of_bob]]
+    assert answers == [404] + [200] * (MAX_OPEN_CODES + 1)
 
 
 def test_a_repeated_call_gets_the_same_answer(place: Place) -> None:
