@@ -9,7 +9,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def _definitions() -> str:
 class Measured(TinyTraining):
     """Also measures the package's metric on the worker."""
 
-    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Mapping[str, Any]:
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
         """Test as `TinyTraining` does."""
         outputs, targets = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1])
         values = super().test(models, checkpoint, dataloader, hyperparams)
