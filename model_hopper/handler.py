@@ -67,7 +67,7 @@ from cerebro.worker.training.metrics import (
 )
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
-from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.seeds import order_seed, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
     create,
     default_device,
@@ -236,9 +236,8 @@ class Handler(BaseHandler):
         loader = share.loader(
             self._rows(body.dataset, "train", (share.partition,)),
             hyperparams=body.hyperparams,
-            seed=body.seed,
+            seed=_order_seed(body, share.partition),
             model=body.model,
-            epoch=body.epoch,
             device=trainee.device or self._device,
             first=first,
             reading=self._reading,
@@ -314,9 +313,8 @@ class Handler(BaseHandler):
         loader = SubEpochShare(partition=body.partition, share=trainee.share).loader(
             self._rows(body.dataset, "train", (body.partition,)),
             hyperparams=body.hyperparams,
-            seed=body.seed,
+            seed=_order_seed(body, body.partition),
             model=body.model,
-            epoch=body.epoch,
             device=self._device,
         )
         feed = self._feed(
@@ -549,6 +547,10 @@ class Handler(BaseHandler):
         cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
         feed.frozen_layers = FrozenLayers(loader, cache, self._context.pause)
         return feed
+
+
+def _order_seed(body: TrainTask | VerificationTask, partition: int) -> int:
+    return order_seed(body.seed, body.model, body.epoch, partition, is_shared=body.has_shared_order)
 
 
 def _peak_gpu_bytes() -> int:

@@ -104,6 +104,9 @@ class FitRequest(_RunRequest):
     """Fraction of sub-epochs that a second worker computes again, to detect faulty hardware."""
     failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
     """Failure rules of the run. Absent: no rules."""
+    has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
+    """True if all models read a partition's batches in the same order. Absent in runs of version 0.3.0: each model has
+    its own order."""
 
     @model_validator(mode="after")
     def _has_models(self) -> FitRequest:

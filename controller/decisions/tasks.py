@@ -124,6 +124,7 @@ def _train(
         with_curve=is_by_priority_score(run.scheduling.scheduler),
         **_measuring(run.request, run, model, key.epoch),
         validation=_validation(model, max((n for n in model.validation.metrics if n < key.epoch), default=0)),
+        has_shared_order=run.request.has_shared_order,
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
 
@@ -149,6 +150,7 @@ def verification(
         metrics=sub_epoch.returned.metrics,
         threads=sub_epoch.cores,
         is_exact=is_exact(found, worker),
+        has_shared_order=run.fit_request.has_shared_order,
         spare=tuple(sorted(found.files - needed)),
         fitted=dataset.fitted if dataset is not None else None,
     )

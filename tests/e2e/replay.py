@@ -21,7 +21,7 @@ from cerebro.state import Model, Run
 from cerebro.usercode.encoding import decode
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.seeds import order_seed
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 
 CPU = torch.device("cpu")
@@ -59,7 +59,7 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
         trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=CPU)
         for sub_epoch in model.sub_epochs:
             place = f"*/datasets/{run.plan.dataset}/train/partition-{sub_epoch.partition:04d}"
-            order = sub_epoch_seed(seed, model.id, sub_epoch.epoch, sub_epoch.partition)
+            order = order_seed(seed, model.id, sub_epoch.epoch, sub_epoch.partition, is_shared=True)
             loader = PartitionLoader([next(volumes.shards.glob(place))], batch_size=size, seed=order)
             train_sub_epoch(
                 spec,

@@ -17,7 +17,7 @@ from cerebro.data.loader import Batch, MergedLoader
 from cerebro.state import Run
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import sub_epoch_seed
+from cerebro.worker.training.seeds import order_seed
 from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
@@ -70,7 +70,7 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
             [folder_of(lab, run.plan.dataset, partition) for partition in sub_epoch.partitions],
             batch_size=hyperparams["batch_size"],
             seeds=[
-                sub_epoch_seed(SETTINGS["seed"], model, sub_epoch.epoch, partition)
+                order_seed(SETTINGS["seed"], model, sub_epoch.epoch, partition, is_shared=True)
                 for partition in sub_epoch.partitions
             ],
         )

@@ -256,6 +256,7 @@ def fit_request(
         metric=options.metric,
         mode=options.mode,
         seed=options.seed,
+        has_shared_order=True,
         verify=options.verify,
         failure_rules=checked_failure_rules(options.failure_rules),
         scheduler=options.scheduling.scheduler,

@@ -138,6 +138,8 @@ class TrainTask(ModelTask):
         """Partitions of the gang after the first."""
         return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
 
+    has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
+    """As in `FitRequest`."""
     keep: tuple[str, ...] = ()
     """Checkpoints of this model to keep after the commit. The worker removes the model's other ones."""
 
@@ -163,6 +165,8 @@ class VerificationTask(ModelTask):
     """Number of threads of the committed sub-epoch."""
     is_exact: bool
     """True if both workers compute the same bits."""
+    has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
+    """As in `FitRequest`."""
     spare: tuple[str, ...] = ()
     """Checkpoints that only this verification needs. The worker removes them if it finds no difference."""
 

@@ -24,8 +24,19 @@ def model_seed(seed: int, model: str) -> int:
 
 
 def sub_epoch_seed(seed: int, model: str, epoch: int, partition: int) -> int:
-    """Return the seed of one sub-epoch: shuffling, dropout, augmentation."""
+    """Return the seed of one sub-epoch: dropout, augmentation."""
     return _derive(seed, model, epoch, partition)
+
+
+def order_seed(seed: int, model: str, epoch: int, partition: int, *, is_shared: bool) -> int:
+    """Return the seed of the order of a sub-epoch's batches.
+
+    Args:
+        is_shared: see `FitRequest.has_shared_order`.
+    """
+    if is_shared:
+        return _derive(seed, "batches", epoch, partition)
+    return sub_epoch_seed(seed, model, epoch, partition)
 
 
 def rank_seed(seed: int, rank: int) -> int:

@@ -13,7 +13,7 @@ import torch
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec, Validation
 from cerebro.worker.training.metrics import Measured, checked_metrics
-from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
+from cerebro.worker.training.seeds import model_seed, order_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, evaluate, restore, train_sub_epoch
 from cerebro.worker.training.trainee import Trainee
 
@@ -131,9 +131,20 @@ def test_seeds_are_distinct_and_unrelated() -> None:
         for run in range(3) for model in range(5) for epoch in range(5) for partition in range(5)
     ]  # fmt: skip
     seeds += [model_seed(run, f"m{model:02}") for run in range(3) for model in range(5)]
+    seeds += [
+        order_seed(run, "m00", epoch, partition, is_shared=True)
+        for run in range(3) for epoch in range(5) for partition in range(5)
+    ]  # fmt: skip
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert abs(np.corrcoef(seeds[:-1], seeds[1:])[0, 1]) < 0.2
+
+
+def test_models_of_a_run_read_batches_in_the_same_order_unless_the_run_is_old() -> None:
+    """Only the seed, the epoch and the partition determine the order of a new run's batches."""
+    one, other = (order_seed(0, model, 1, 2, is_shared=True) for model in ("m00", "m01"))
+    assert one == other != order_seed(0, "m00", 2, 2, is_shared=True)
+    assert order_seed(0, "m01", 1, 2, is_shared=False) == sub_epoch_seed(0, "m01", 1, 2)
 
 
 def test_a_restored_model_continues_bit_identically() -> None:

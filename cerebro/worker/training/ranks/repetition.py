@@ -40,7 +40,7 @@ from cerebro.worker.training.frameworks import takes_threads
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
-from cerebro.worker.training.seeds import has_drawn, sub_epoch_seed
+from cerebro.worker.training.seeds import has_drawn, order_seed, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, default_device, restore, train_sub_epoch
 from cerebro.worker.training.trainee import Trainee
 
@@ -62,6 +62,7 @@ class _Request(Contract):
     parallel_plan: ParallelPlan
     hyperparams: Hyperparameters
     seed: int
+    has_shared_order: bool = False
     model: str
     epoch: int
     partitions: tuple[int, ...]
@@ -149,7 +150,8 @@ class Repeat:
                 f"{os.environ[CORES]} in this process, as in the run's first sub-epoch: it rounds differently"
             )
         torch.set_num_threads(threads)
-        seeds = [sub_epoch_seed(self.request.seed, name, completed.epoch, p) for p in completed.partitions]
+        seed, epoch, is_shared = self.request.seed, completed.epoch, self.request.has_shared_order
+        seeds = [order_seed(seed, name, epoch, p, is_shared=is_shared) for p in completed.partitions]
         folders = [self.folders[partition] for partition in completed.partitions]
         drop_last = drops_last(hyperparams)
         loader = (
@@ -175,7 +177,7 @@ class Repeat:
             epoch=completed.epoch,
             partition=completed.partition,
         )
-        self.is_random = self.is_random or has_drawn(seeds[0])
+        self.is_random = self.is_random or has_drawn(sub_epoch_seed(seed, name, epoch, completed.partition))
 
     def _by_parallel_plan(
         self,
@@ -204,6 +206,7 @@ class Repeat:
             parallel_plan=parallel_plan,
             hyperparams=hyperparams,
             seed=self.request.seed,
+            has_shared_order=self.request.has_shared_order,
             model=name,
             epoch=completed.epoch,
             partitions=completed.partitions,
@@ -285,9 +288,14 @@ def _train(folder: Path, request: _Request, spec: SubEpochSpec, group: Group) ->
     loader = share.loader(
         [Path(request.folders[number])],
         hyperparams=request.hyperparams,
-        seed=request.seed,
+        seed=order_seed(
+            request.seed,
+            request.model,
+            request.epoch,
+            share.partition,
+            is_shared=request.has_shared_order,
+        ),
         model=request.model,
-        epoch=request.epoch,
         device=torch.device(trainee.device or group.device),
     )
     feed = InstrumentedLoader(

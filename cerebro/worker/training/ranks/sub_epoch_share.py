@@ -18,7 +18,6 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.merged import Merged
 from cerebro.data.prefetch_tuning import ReadingAhead
-from cerebro.worker.training.seeds import sub_epoch_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,6 @@ class SubEpochShare:
         hyperparams: Hyperparameters,
         seed: int,
         model: str,
-        epoch: int,
         device: str | torch.device,
         first: int = 0,
         reading: ReadingAhead | None = None,
@@ -62,7 +60,8 @@ class SubEpochShare:
         Args:
             source: the partition.
             hyperparams: contain the batch size.
-            seed: the run's seed.
+            seed: the order's seed for this partition; see `order_seed`.
+            model: key of the read-ahead settings.
             first: first batch of the first pass.
             reading: read-ahead settings, and their measurements.
         """
@@ -71,7 +70,7 @@ class SubEpochShare:
         loader = PartitionLoader(
             source,
             batch_size=batch_size,
-            seed=sub_epoch_seed(seed, model, epoch, self.partition),
+            seed=seed,
             device=device,
             first=first,
             share=self.share,
