@@ -13,6 +13,7 @@ from cerebro import cli
 from cerebro.cli.administration import local
 from cerebro.errors import ClusterError, MissingPackageError
 from cerebro.local import requirements
+from cerebro.runtime import shipped_files
 from cerebro.runtime.shipped_files import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,67 @@ def test_files_prints_a_folder(name: str, capsys: pytest.CaptureFixture[str]) ->
     """In a checkout, the folder of the checkout."""
     assert cli.main(["files", name]) == 0
     assert capsys.readouterr().out == f"{ROOT / SOURCES[name]}\n"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders as in the notebook image; return the folder of its examples."""
+    package, share = tmp_path / "site-packages" / "cerebro", tmp_path / "share"
+    for folder in (package, share / "examples", share / "notebooks"):
+        folder.mkdir(parents=True)
+    (share / "examples" / "digits.py").write_text(
+        "import os, sys\nprint(os.environ['CEREBRO_SERVER'], *sys.argv[1:])"
+    )
+    monkeypatch.setattr(shipped_files, "_PACKAGE", package)
+    monkeypatch.setattr(shipped_files, "IN_IMAGE", share)
+    monkeypatch.setenv("CEREBRO_SERVER", "http://cerebro-kvs-api:7070")
+    monkeypatch.chdir(tmp_path)
+    return share / "examples"
+
+
+def test_the_notebook_image_has_examples_and_notebooks(
+    image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The chart is in no image; the error says where it is."""
+    assert cli.main(["files", "examples"]) == 0
+    assert capsys.readouterr().out == f"{image}\n"
+    assert cli.main(["files", "chart"]) == 1
+    assert "this image has no chart; no image has them. On your machine" in capsys.readouterr().err
+
+
+def test_the_demo_in_an_image_uses_its_cluster(
+    image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It needs no package of a local cluster."""
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execve", lambda _, command, environment: started.append((command, environment)))
+    monkeypatch.setattr(requirements, "PACKAGES", ("no_such_package",))
+    cli.main(["demo", "--epochs", "2"])
+    ((command, environment),) = started
+    assert command[1:] == [
+        str(image / "digits.py"),
+        "--output",
+        str(Path("results/digits").absolute()),
+        "--epochs",
+        "2",
+    ]
+    assert environment["CEREBRO_SERVER"] == "http://cerebro-kvs-api:7070"
+    assert cli.main(["demo", "--workers", "2"]) == 1
+    assert "--workers is for a local cluster" in capsys.readouterr().err
+    monkeypatch.delenv("CEREBRO_SERVER")
+    assert cli.main(["demo"]) == 1
+    assert "an image cannot start a local cluster: set CEREBRO_SERVER" in capsys.readouterr().err
+
+
+def test_an_image_without_examples_names_the_one_that_has_them(
+    image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the images of control plane and workers."""
+    (image / "digits.py").unlink()
+    image.rmdir()
+    for command in (["demo"], ["files", "examples"]):
+        assert cli.main(command) == 1
+        assert "the image cerebro-notebook has them: run the command in a terminal" in capsys.readouterr().err
 
 
 def test_the_demo_names_missing_packages_before_it_starts_a_cluster(

@@ -1,6 +1,7 @@
 """``cerebro demo`` and ``files``: run the digits example, and print where files that come with Cerebro are.
 
-`cerebro.runtime.shipped_files` finds the files. The demo is `examples/digits.py` itself, as a process.
+`cerebro.runtime.shipped_files` finds the files. The demo is `examples/digits.py` itself, as a process. In the notebook
+image, which cannot start a cluster, it uses the image's cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.shipped_files import SOURCES, shipped_folder
+from cerebro.runtime.shipped_files import SOURCES, is_image, shipped_folder
 
 
 def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -40,8 +41,12 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
 def _demo(options: argparse.Namespace) -> int:
     from cerebro.local import requirements
 
-    requirements.require(also=("PIL", "sklearn"))
     script = shipped_folder("examples") / "digits.py"
+    uses_given_cluster = is_image()
+    if uses_given_cluster:
+        _require_cluster(options)
+    else:
+        requirements.require(also=("PIL", "sklearn"))
     results = options.results.absolute()
     try:
         results.mkdir(parents=True, exist_ok=True)
@@ -54,7 +59,8 @@ def _demo(options: argparse.Namespace) -> int:
         if (number := getattr(options, name)) is not None:
             command += [f"--{name}", str(number)]
     # The demo is for the local cluster, even if notebooks use a cluster elsewhere.
-    environment = {name: text for name, text in os.environ.items() if name not in _ELSEWHERE}
+    ignored = () if uses_given_cluster else _ELSEWHERE
+    environment = {name: text for name, text in os.environ.items() if name not in ignored}
     if options.home is not None:
         environment["CEREBRO_HOME"] = str(Path(options.home).absolute())
     sys.stdout.flush()
@@ -62,6 +68,18 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 _ELSEWHERE = ("CEREBRO_SERVER", "CEREBRO_TOKEN")
+
+
+def _require_cluster(options: argparse.Namespace) -> None:
+    if options.workers is not None:
+        raise ClusterError(
+            "--workers is for a local cluster; in an image the demo uses the cluster that there is"
+        )
+    if not os.environ.get("CEREBRO_SERVER"):
+        raise ClusterError(
+            "an image cannot start a local cluster: set CEREBRO_SERVER and CEREBRO_TOKEN to use a cluster, or "
+            "`pip install 'cerebro-platform[local]'` on your machine and run `cerebro demo` there"
+        )
 
 
 def _files(options: argparse.Namespace) -> int:
