@@ -19,19 +19,37 @@ Sums = dict[str, list[Any]]
 _RATIO = "ratio"
 
 
-def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> None:
+def numbers_of(metrics: Mapping[str, Any], step: str) -> dict[str, Any]:
+    """Return the metrics of a batch as numbers, tensors on a GPU, or ratios of these.
+
+    Args:
+        metrics: numbers, tensors with one element, or ratios.
+        step: name of the user's method, for errors.
+
+    Raises:
+        MetricError: a value is no number.
+    """
+    return {
+        name: Ratio(_number(value.numerator, step, name), _number(value.denominator, step, name))
+        if isinstance(value, Ratio)
+        else _number(value, step, name)
+        for name, value in metrics.items()
+    }
+
+
+def add(sums: Sums, numbers: Mapping[str, Any], rows: int, step: str) -> None:
     """Add the metrics of one batch.
 
     Args:
         sums: changed in place.
-        metrics: numbers, tensors with one element, or ratios.
+        numbers: result of `numbers_of`.
         rows: rows of the batch; 0 leaves the sums unchanged but names the metrics.
         step: name of the user's method, for errors.
 
     Raises:
-        MetricError: a value is no number, or it is a `Ratio` in some batches only.
+        MetricError: a value is a `Ratio` in some batches only.
     """
-    for name, value in metrics.items():
+    for name, value in numbers.items():
         is_ratio = isinstance(value, Ratio)
         entry = sums.setdefault(name, [0.0, 0.0, _RATIO] if is_ratio else [0.0, 0])
         if is_ratio is not (len(entry) == 3):
@@ -41,10 +59,10 @@ def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> None:
         if not rows:
             continue
         if isinstance(value, Ratio):
-            entry[0] += _number(value.numerator, step, name)
-            entry[1] += _number(value.denominator, step, name)
+            entry[0] += value.numerator
+            entry[1] += value.denominator
         else:
-            entry[0] += _number(value, step, name) * rows
+            entry[0] += value * rows
             entry[1] += rows
 
 
@@ -59,7 +77,7 @@ def result(sums: Sums) -> dict[str, Any]:
 def _number(value: Any, step: str, name: str) -> Any:
     """Return a number, or a float64 tensor on a GPU."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item() if value.device.type == "cpu" else value.detach().double().reshape(())
+        return value.item() if value.is_cpu else value.detach().double().reshape(())
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as cause:

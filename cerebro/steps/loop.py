@@ -51,8 +51,9 @@ def train(
             returned = spec.training_step(models, batch, hyperparams)
         loss, metrics = checked_loss(returned)
         optimization.backward(loss, is_step=_is_step(dataloader, first_step, options.accumulate))
-        averages.add(total["metrics"], metrics, rows_of(batch, dataloader), "training_step")
-        dataloader.report(**{name: each for name, each in metrics.items() if not isinstance(each, Ratio)})
+        numbers = averages.numbers_of(metrics, "training_step")
+        averages.add(total["metrics"], numbers, rows_of(batch, dataloader), "training_step")
+        dataloader.report(**{name: each for name, each in numbers.items() if not isinstance(each, Ratio)})
     return averages.result(total["metrics"])
 
 
@@ -74,7 +75,8 @@ def test(
                 f"validation_step() returned {_described(metrics)}, expected a dict of metric names and numbers, such "
                 "as {'accuracy': accuracy}"
             )
-        averages.add(sums, metrics, rows_of(batch, dataloader), "validation_step")
+        numbers = averages.numbers_of(metrics, "validation_step")
+        averages.add(sums, numbers, rows_of(batch, dataloader), "validation_step")
     return averages.result(sums)
 
 
@@ -107,13 +109,13 @@ def autocast(models: Sequence[nn.Module], options: Options) -> AbstractContextMa
     return torch.autocast(device_of(models).type, dtype=_DTYPES[options.precision])
 
 
-def checked_loss(returned: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return the loss and all metrics, with the loss, of the result of `training_step`.
+def checked_loss(returned: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
+    """Return the loss, and all metrics including the loss, of the result of `training_step`.
 
     Raises:
         SpecError: it has no loss that can be differentiated.
     """
-    metrics = dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
+    metrics: Mapping[str, Any] = returned if isinstance(returned, Mapping) else {"loss": returned}
     loss = metrics.get("loss")
     if not isinstance(loss, torch.Tensor):
         found = f"a dict without 'loss' ({', '.join(map(str, metrics)) or 'empty'})"
@@ -131,18 +133,16 @@ def checked_loss(returned: Any) -> tuple[torch.Tensor, dict[str, Any]]:
             "training_step() returned a loss that needs no gradient: compute it from the outputs of the models, "
             "without detach(), item() or torch.no_grad(), and leave requires_grad of some parameters True"
         )
-    return loss, {
-        name: each.detach() if isinstance(each, torch.Tensor) else each for name, each in metrics.items()
-    }
+    return loss, metrics
 
 
 def rows_of(batch: Any, dataloader: DataLoader) -> int:
     """Return the rows of a batch; 0 if they are counted by another rank."""
     if dataloader.is_lent:
         return 0
-    while isinstance(batch, Mapping | tuple | list):
-        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
-    return len(batch)
+    while isinstance(batch, (tuple, list, dict)):
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return batch.shape[0] if isinstance(batch, torch.Tensor) else len(batch)
 
 
 def _is_step(dataloader: DataLoader, first_step: int, accumulate: int) -> bool:
