@@ -51,6 +51,7 @@ NAMES = (
         "growth",
         "windows",
         "savepoints",
+        "step_spec",
         "techniques",
         "rank_memory",
         "parallel_plans",
