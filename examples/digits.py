@@ -24,7 +24,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, SubEpochSpec, data_folder
+from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, StepSpec, SubEpochSpec, data_folder
 from cerebro.errors import CerebroError
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
@@ -47,7 +47,7 @@ class DigitsETL(ETLSpec):
         return pixels, None if mode == "predict" else row["label"]
 
 
-class DigitsTraining(SubEpochSpec):
+class DigitsTraining(StepSpec):
     """Trains a small convolutional network with Adam."""
 
     def create_models(self, hyperparams: Any) -> list[nn.Module]:
@@ -65,40 +65,25 @@ class DigitsTraining(SubEpochSpec):
         )
         return [network]
 
-    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Train on one partition."""
-        (network,) = models
-        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
-        checkpoint.track(optimizer=optimizer)
-        total = dataloader.progress({"loss": 0.0, "correct": 0})
-        for images, labels in dataloader:
-            logits = network(images)
-            loss = functional.cross_entropy(logits, labels)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-            optimizer.step()
-            total["loss"] += loss.item() * len(labels)
-            total["correct"] += int((logits.argmax(1) == labels).sum())
-            dataloader.report(loss=loss)
-        rows = dataloader.num_rows
-        return {"loss": total["loss"] / rows, "accuracy": total["correct"] / rows}
+    def training_step(self, models: Any, batch: Any, hyperparams: Any) -> dict[str, Any]:
+        """Compute loss and accuracy of a batch."""
+        images, labels = batch
+        logits = models[0](images)
+        return {"loss": functional.cross_entropy(logits, labels), "accuracy": logits.argmax(1) == labels}
 
-    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Compute loss and accuracy."""
-        (network,) = models
-        total, correct = 0.0, 0
-        for images, labels in dataloader:
-            logits = network(images)
-            total += float(functional.cross_entropy(logits, labels, reduction="sum"))
-            correct += int((logits.argmax(1) == labels).sum())
-        return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
+    def configure_optimizers(self, models: Any, hyperparams: Any) -> torch.optim.Optimizer:
+        """Create the optimizer."""
+        return torch.optim.Adam(models[0].parameters(), lr=hyperparams["lr"])
 
-    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
-        """Predict the most likely digit and its probability, batch by batch."""
-        (network,) = models
-        for images, _ in dataloader:
-            probability, digit = functional.softmax(network(images), dim=1).max(dim=1)
-            yield {"digit": digit, "probability": probability}
+    def validation_step(self, models: Any, batch: Any, hyperparams: Any) -> dict[str, Any]:
+        """Compute loss and accuracy of a batch, too."""
+        return self.training_step(models, batch, hyperparams)
+
+    def prediction_step(self, models: Any, batch: Any, hyperparams: Any) -> dict[str, Any]:
+        """Predict the most likely digit and its probability."""
+        images, _ = batch
+        probability, digit = functional.softmax(models[0](images), dim=1).max(dim=1)
+        return {"digit": digit, "probability": probability}
 
 
 class KerasDigitsTraining(KerasSubEpochSpec):

@@ -19,51 +19,43 @@ Sums = dict[str, list[Any]]
 _RATIO = "ratio"
 
 
-def numbers_of(metrics: Mapping[str, Any], step: str) -> dict[str, Any]:
-    """Return the metrics of a batch as numbers, tensors on a GPU, or ratios of these.
-
-    Args:
-        metrics: numbers, tensors with one element, or ratios.
-        step: name of the user's method, for errors.
-
-    Raises:
-        MetricError: a value is no number.
-    """
-    return {
-        name: Ratio(_number(value.numerator, step, name), _number(value.denominator, step, name))
-        if isinstance(value, Ratio)
-        else _number(value, step, name)
-        for name, value in metrics.items()
-    }
-
-
-def add(sums: Sums, numbers: Mapping[str, Any], rows: int, step: str) -> None:
+def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> dict[str, Any]:
     """Add the metrics of one batch.
 
     Args:
         sums: changed in place.
-        numbers: result of `numbers_of`.
+        metrics: result of the user's step; see `StepSpec.validation_step`.
         rows: rows of the batch; 0 leaves the sums unchanged but names the metrics.
         step: name of the user's method, for errors.
 
+    Returns:
+        Means of the batch, without ratios: numbers, or tensors with one element.
+
     Raises:
-        MetricError: a value is a `Ratio` in some batches only.
+        MetricError: a value is no number, or it is a `Ratio` in some batches only.
     """
-    for name, value in numbers.items():
+    means: dict[str, Any] = {}
+    for name, value in metrics.items():
         is_ratio = isinstance(value, Ratio)
         entry = sums.setdefault(name, [0.0, 0.0, _RATIO] if is_ratio else [0.0, 0])
         if is_ratio is not (len(entry) == 3):
             raise MetricError(
                 f"{step}() returned {name!r} as a Ratio in some batches only: return the same kind in each batch"
             )
-        if not rows:
-            continue
         if isinstance(value, Ratio):
-            entry[0] += value.numerator
-            entry[1] += value.denominator
+            total: Any = _number(value.numerator, step, name)
+            count: Any = _number(value.denominator, step, name)
+        elif isinstance(value, torch.Tensor) and value.ndim == 1 and value.shape[0] == rows > 1:
+            # Summed before dividing, so that equal counts of correct rows give equal accuracies.
+            total = _number(value.sum(dtype=torch.float64), step, name)
+            count, means[name] = rows, total / rows
         else:
-            entry[0] += value * rows
-            entry[1] += rows
+            means[name] = _number(value, step, name)
+            total, count = means[name] * rows, rows
+        if rows:
+            entry[0] += total
+            entry[1] += count
+    return means
 
 
 def result(sums: Sums) -> dict[str, Any]:
@@ -83,6 +75,6 @@ def _number(value: Any, step: str, name: str) -> Any:
     except (TypeError, ValueError, RuntimeError) as cause:
         shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
         raise MetricError(
-            f"{step}() returned a {type(value).__name__}{shape} for {name!r}, expected one number, the mean over the "
-            "batch's rows, or cerebro.Ratio(numerator, denominator)"
+            f"{step}() returned a {type(value).__name__}{shape} for {name!r}, expected one value per row, one number, "
+            "which is their mean, or cerebro.Ratio(numerator, denominator)"
         ) from cause

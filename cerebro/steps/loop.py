@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from cerebro.errors import SpecError
-from cerebro.spec import Checkpoint, DataLoader, Metrics, Ratio
+from cerebro.spec import Checkpoint, DataLoader, Metrics
 from cerebro.steps import averages
 from cerebro.steps.optimization import Optimization, device_of
 from cerebro.steps.options import Options, options_of
@@ -51,9 +51,9 @@ def train(
             returned = spec.training_step(models, batch, hyperparams)
         loss, metrics = checked_loss(returned)
         optimization.backward(loss, is_step=_is_step(dataloader, first_step, options.accumulate))
-        numbers = averages.numbers_of(metrics, "training_step")
-        averages.add(total["metrics"], numbers, rows_of(batch, dataloader), "training_step")
-        dataloader.report(**{name: each for name, each in numbers.items() if not isinstance(each, Ratio)})
+        dataloader.report(
+            **averages.add(total["metrics"], metrics, rows_of(batch, dataloader), "training_step")
+        )
     return averages.result(total["metrics"])
 
 
@@ -75,8 +75,7 @@ def test(
                 f"validation_step() returned {_described(metrics)}, expected a dict of metric names and numbers, such "
                 "as {'accuracy': accuracy}"
             )
-        numbers = averages.numbers_of(metrics, "validation_step")
-        averages.add(sums, numbers, rows_of(batch, dataloader), "validation_step")
+        averages.add(sums, metrics, rows_of(batch, dataloader), "validation_step")
     return averages.result(sums)
 
 

@@ -50,7 +50,7 @@ class StepSpec(SubEpochSpec):
 
             def validation_step(self, models, batch, hyperparams):
                 images, labels = batch
-                return {"accuracy": (models[0](images).argmax(1) == labels).float().mean()}
+                return {"accuracy": models[0](images).argmax(1) == labels}
     """
 
     accumulate: int = 1
@@ -70,16 +70,15 @@ class StepSpec(SubEpochSpec):
 
         Returns:
             The loss, a tensor with one element: the mean over the batch's rows. Or a dict with the key ``"loss"`` and
-            further metrics: numbers or tensors with one element, as means over the batch's rows, or `Ratio` objects.
-            The metrics of a sub-epoch are means over its rows. Write no values into `self`.
+            further metrics, as of `validation_step`. Write no values into `self`.
 
         Example::
 
             def training_step(self, models, batch, hyperparams):
                 images, labels = batch
                 logits = models[0](images)
-                accuracy = (logits.argmax(1) == labels).float().mean()
-                return {"loss": torch.nn.functional.cross_entropy(logits, labels), "accuracy": accuracy}
+                loss = torch.nn.functional.cross_entropy(logits, labels)
+                return {"loss": loss, "accuracy": logits.argmax(1) == labels}
         """
         raise NotImplementedError
 
@@ -116,7 +115,8 @@ class StepSpec(SubEpochSpec):
             hyperparams: configuration of the model, by name.
 
         Returns:
-            Metrics by name: numbers or tensors with one element, as means over the batch's rows, or `Ratio` objects.
+            Metrics by name. Each is a tensor with one value per row, or one number, which is their mean, or a `Ratio`.
+            Cerebro averages them over all rows.
         """
         raise NotImplementedError
 

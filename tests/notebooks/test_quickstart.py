@@ -48,7 +48,7 @@ def test_notebook_uses_the_public_interface_only() -> None:
         line for text in sources for line in text.splitlines() if "import" in line and "cerebro" in line
     ]
     assert sorted(set(imports)) == [
-        "from cerebro import ETLSpec, Experiment, SubEpochSpec",
+        "from cerebro import ETLSpec, Experiment, StepSpec",
         "from cerebro import Experiment",
     ]
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from cerebro import Ratio
+from cerebro.data.loader import PartitionLoader
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.comparison import differences, trained
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from tests.steps.training import Hopping, Loop, Steps
 
 NETWORKS = ("mlp", "cnn", "lstm")
@@ -59,3 +62,25 @@ def test_validation_averages_over_all_rows(partitions: list[Path]) -> None:
     loader = hopping.in_order()
     correct = sum(int((model(pictures).argmax(1) == labels).sum()) for pictures, labels in loader)
     assert hopping.evaluate(state) == pytest.approx({"accuracy": correct / 46})
+
+
+class PerRow(Steps):
+    """Metrics as one value per row, as numbers and as ratios."""
+
+    def validation_step(self, models: list[Any], batch: Any, hyperparams: Any) -> Any:
+        correct = models[0](batch[0]).argmax(1) == batch[1]
+        of_ones = Ratio((correct & (batch[1] == 1)).sum(), (batch[1] == 1).sum())
+        return {"per_row": correct, "mean": correct.float().mean().item(), "ones": of_ones}
+
+
+def test_a_metric_per_row_is_exact(partitions: list[Path]) -> None:
+    """Models with the same number of correct rows tie, in batches of any size; ratios are sums of their terms."""
+    hopping = Hopping(PerRow(), partitions)
+    state = hopping.train()
+    model = hopping.trainee(state).modules[0].eval()
+    (pictures, labels), *_ = InstrumentedLoader(PartitionLoader([partitions[0]], batch_size=46, seed=None))
+    correct = model(pictures).argmax(1) == labels
+    found = hopping.evaluate(state)
+    assert found["per_row"] == int(correct.sum()) / 46
+    assert found["mean"] == pytest.approx(found["per_row"])
+    assert found["ones"] == Ratio(int((correct & (labels == 1)).sum()), int((labels == 1).sum()))
