@@ -60,6 +60,33 @@ class StepSpec(SubEpochSpec):
     ema: float | None = None
     total_steps: int = 0
 
+    @classmethod
+    def from_lightning(cls, module_class: type[Any], **arguments: Any) -> StepSpec:
+        """Create a spec from the class of a LightningModule.
+
+        The module keeps `training_step`, `validation_step`, `predict_step`, `configure_optimizers` and `self.log`.
+        Cerebro replaces the `Trainer`; set its options on the spec, such as ``spec.clip_norm = 1.0``. A batch is
+        ``(inputs, outputs)`` of the ETL spec. `validation_step` also serves `run_test`.
+
+        Args:
+            module_class: class of the module. Its constructor gets the hyperparameters that it accepts by name.
+            **arguments: further arguments of the constructor.
+
+        Returns:
+            A spec for `run_fit`. Logged values are its metrics.
+
+        Raises:
+            SpecError: the module needs a `Trainer`, for example for a hook or for manual optimization.
+
+        Example::
+
+            spec = StepSpec.from_lightning(LitClassifier, classes=10)
+            experiment.run_fit(spec, {"lr": [1e-3, 1e-2], "batch_size": [32]}, metric="val_loss", mode="min")
+        """
+        from cerebro.steps.lightning import spec_of
+
+        return spec_of(module_class, arguments)
+
     def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
         """Compute the loss of one batch.
 

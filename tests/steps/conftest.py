@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def partitions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Skip fsync and use one thread: the tests write many files, and models are small."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

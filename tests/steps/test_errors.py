@@ -108,8 +108,8 @@ def test_a_hyperparameter_has_precedence_over_the_attribute(partitions: list[Pat
     [
         (lambda labels: 0.5, r"validation_step\(\) returned a float, expected a dict"),
         (lambda labels: None, r"validation_step\(\) returned None, expected a dict"),
-        (lambda labels: {"accuracy": labels[:5]}, r"a Tensor of shape \(5,\) for 'accuracy', expected one value per row"),
-        (lambda labels: {"accuracy": "high"}, r"returned a str for 'accuracy', expected one value per row"),
+        (lambda labels: {"accuracy": labels[:5]}, r"a Tensor of shape \(5,\) for 'accuracy', expected one value"),
+        (lambda labels: {"accuracy": "high"}, r"returned a str for 'accuracy', expected one value"),
         (
             lambda labels: {"accuracy": Ratio(1, 2) if len(labels) == 7 else 0.5},
             r"returned 'accuracy' as a Ratio in some batches only",
