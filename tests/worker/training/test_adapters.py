@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from cerebro import StepSpec, SubEpochSpec
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.spec import SubEpochSpec
 from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
@@ -28,7 +28,7 @@ from cerebro.worker.training.sub_epoch import create, restore, train_sub_epoch
 
 CPU = torch.device("cpu")
 SPEC_NAMES: dict[str, Any] = {
-    "torch": torch, "functional": functional, "nn": torch.nn, "SubEpochSpec": SubEpochSpec,
+    "torch": torch, "functional": functional, "nn": torch.nn, "SubEpochSpec": SubEpochSpec, "StepSpec": StepSpec,
 }  # fmt: skip
 PLACES = ((1, 0), (1, 1), (2, 1), (2, 0))
 """(epoch, partition) of each sub-epoch."""
@@ -123,9 +123,10 @@ def with_dropout() -> torch.nn.Sequential:
 # --- a script ------------------------------------------------------------------------------------------
 
 
-def test_a_script_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """Compares the page's "before" script with its "after" spec, with dropout."""
-    spec = run_code(example("A PyTorch script", 1))["Classifier"]()
+@pytest.mark.parametrize("block", [1, 2], ids=["steps", "loop"])
+def test_a_script_computes_the_same(block: int, rows: MappedRows, tmp_path: Path) -> None:
+    """Compares the page's "before" script with its two "after" specs, with dropout."""
+    spec = run_code(example("A PyTorch script", block))["Classifier"]()
     spec.create_models = lambda hyperparams: [with_dropout()]
 
     def train(network: torch.nn.Module, loader: Iterable[Any]) -> None:
@@ -166,14 +167,15 @@ def lightning_fit(module: Any, loader: Iterable[Any]) -> None:
             loss = module.training_step(batch, index)
             optimizer.zero_grad()
             loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             return loss
 
         optimizer.step(closure)
 
 
 def test_a_lightning_module_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """Compares its Trainer's loop with the page's loop."""
-    spec = run_code(example("Lightning", 1), LitClassifier=LitClassifier)["Classifier"]()
+    """Compares its Trainer's loop with the page's spec. `tests/steps/test_lightning.py` runs the Trainer itself."""
+    spec = run_code(example("Lightning", 1), LitClassifier=LitClassifier)["spec"]
     assert_same(hopped(spec, rows, tmp_path), stayed(spec, lightning_fit, rows))
 
 
