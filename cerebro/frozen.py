@@ -8,20 +8,12 @@ no files or devices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from cerebro.errors import SpecError
-
-
-class OutputSource(Protocol):
-    """Returns outputs of frozen layers for rows of a data set."""
-
-    def outputs(self, frozen: Frozen, inputs: Any) -> Any:
-        """Return the outputs for `inputs`, or `None` if the layers must compute them."""
-        ...
 
 
 class Frozen(nn.Module):
@@ -69,8 +61,8 @@ class Frozen(nn.Module):
             )
         self.module, self.prepare = module, prepare
         self.batch_rows, self.dtype = batch_rows, dtype
-        self.source: OutputSource | None = None
-        """Set by the platform during a sub-epoch or an evaluation."""
+        self.source: Callable[[Frozen, Any], Any] | None = None
+        """Returns the outputs for an argument, or `None` to compute them. Set by the platform in a sub-epoch."""
         self.requires_grad_(False)
         self.train(False)
 
@@ -91,7 +83,7 @@ class Frozen(nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         """Return the outputs for `inputs`: stored ones for inputs of the current batch, else computed ones."""
-        found = None if self.source is None else self.source.outputs(self, inputs)
+        found = None if self.source is None else self.source(self, inputs)
         return self.compute(inputs) if found is None else found
 
     def compute(self, inputs: Any) -> Any:

@@ -30,6 +30,7 @@ from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.child.context import BaseHandler
+from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.sub_epoch import default_device, require_gpu
 from trial_runner.inspection import inspect
 from trial_runner.trial import Trial
@@ -82,7 +83,9 @@ class Handler(BaseHandler):
         start_s = time.monotonic() - began
         try:
             memory = self._context.device_memory
-            outcome = Trial(spec, body, technique, group, rows, device_memory=memory).run(folder, name)
+            cache = OutputCache(volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
+            trial = Trial(spec, body, technique, group, rows, device_memory=memory, cache=cache)
+            outcome = trial.run(folder, name)
         finally:
             group.leave()
         timings = timings.model_copy(update={"compute_s": outcome.seconds})

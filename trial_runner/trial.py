@@ -35,10 +35,12 @@ from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.frameworks import as_torch_spec
+from cerebro.worker.training.frozen_layers.layers import FrozenLayers
+from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
-from cerebro.worker.training.sub_epoch import create
+from cerebro.worker.training.sub_epoch import create, using_outputs
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
 from cerebro.worker.training.trainee import Trainee
 from trial_runner.gradients import differences, is_rounding
@@ -97,6 +99,7 @@ class Trial:
     Args:
         rows: rows of one partition.
         device_memory: counter of the device's memory.
+        cache: stored outputs of frozen layers; `None` computes them in memory.
     """
 
     def __init__(
@@ -108,7 +111,9 @@ class Trial:
         rows: MappedRows,
         *,
         device_memory: DeviceMemory | None = None,
+        cache: OutputCache | None = None,
     ) -> None:
+        self._cache = cache
         self._device_memory = device_memory or DeviceMemory()
         self._spec, self._body, self._technique, self._group, self._rows = spec, body, technique, group, rows
         batch_size = body.hyperparams["batch_size"]
@@ -339,11 +344,12 @@ class Trial:
         Errors after the loader's early end are ignored, because `train` has seen only some rows.
         """
         feed = InstrumentedLoader(loader)
+        feed.frozen_layers = FrozenLayers(loader, self._cache)
         seed_everything(self._seed)
         for module in trainee.modules:
             module.train()
         try:
-            with trainee.running(feed, self._seed):
+            with trainee.running(feed, self._seed), using_outputs(trainee.modules, feed):
                 as_torch_spec(self._spec).train(
                     trainee.modules, trainee.checkpoint, feed, dict(self._body.hyperparams)
                 )

@@ -95,8 +95,10 @@ class FrozenLayers:
     def bound(self, modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         """Let the frozen layers among the modules use these outputs in the block."""
         layers = [part for module in modules for part in module.modules() if isinstance(part, Frozen)]
-        for frozen in layers:
-            frozen.source = self
+        if layers:
+            source = torch.compiler.disable(self.outputs)  # type: ignore[no-untyped-call]  # reads files
+            for frozen in layers:
+                frozen.source = source
         self._is_bound = bool(layers)
         try:
             yield
