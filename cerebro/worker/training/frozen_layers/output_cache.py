@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _RESERVE = 0.05
 """Fraction of the volume that the cache leaves free."""
-_READS = 4
+_READS = 20
 """Expected number of reads of an entry: models times epochs. Writing counts for each read with this fraction."""
 _POLL_S = 0.2
 
