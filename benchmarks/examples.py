@@ -25,8 +25,9 @@ COMMANDS = {
     "imagenet": ("--small",),
     "coco": ("--small",),
     "gpt": ("--small",),
+    "transfer": (),
 }
-"""Options of each example; digits is small without options."""
+"""Options of each example; digits and transfer are small without options."""
 BAR_S = 60.0
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

@@ -265,6 +265,31 @@ def test_changed_weights_are_not_read_from_the_cache(folders: list[Path], cache:
             break
 
 
+def test_a_compiled_model_reads_stored_outputs(
+    folders: list[Path], cache: OutputCache, counter: Counter
+) -> None:
+    """`torch.compile` compiles the trained layers around frozen ones."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.head = cerebro.Frozen(encoder(), scaled), nn.Linear(6, 3)
+
+        def forward(self, images: Tensor) -> Any:
+            return self.head(self.features(images))
+
+    model = Model()
+    model.compile(backend="eager")
+    frozen_layers = FrozenLayers(loader := loader_of(folders), cache)
+    with frozen_layers.bound([model]):
+        for batch in loader:
+            images = frozen_layers.begin_batch(batch)[0]["image"]
+            found, rows = model(images), counter.rows
+            assert torch.allclose(found, model.head(model.features.compute(images)), atol=1e-5)
+            counter.rows = rows
+    assert counter.rows == PARTITIONS * (ROWS + 2)
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """Files with outputs of frozen layers, on the worker's shard volume.
 
     {shards}/frozen/{dataset}/{key}/   one partition of rows, in the format of shards, for one set of layers
-    {shards}/frozen/{dataset}/{key}.direct   storing these outputs costs more than computing them
+    {shards}/frozen/{dataset}/{key}/measured.json   seconds to compute, write and read it
+    {shards}/frozen/{dataset}/{key}.direct   the same for outputs that cost more to store than to compute
 
 `FrozenLayers` asks for entries and computes missing ones. An entry is written aside and renamed, so it is complete or
 absent. The least recently used entries go when the cache exceeds its limit. `upkeep.shard_space` removes the folder of
@@ -11,6 +12,7 @@ an unused data set. The module knows no models.
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -159,9 +161,19 @@ class OutputCache:
             *(label, rows, clock.spent_s, size / 1e6, write_s, read_s),
             "stored" if does_pay else "computed in each sub-epoch, because storing costs more",
         )
+        measured = json.dumps(
+            {
+                "layers": label,
+                "rows": rows,
+                "bytes": size,
+                "compute_s": clock.spent_s,
+                "write_s": write_s,
+                "read_s": read_s,
+            }
+        )
+        with suppress(OSError):
+            (self._folder / key / "measured.json" if does_pay else self._marker(key)).write_text(measured)
         if not does_pay:
-            with suppress(OSError):
-                self._marker(key).touch()
             shutil.rmtree(self._folder / key, ignore_errors=True)
             return Stored()
         return Stored(folder=folder)
