@@ -48,6 +48,7 @@ from dispatcher.metrics import Metrics
 from dispatcher.model_forms import page as model_forms
 from dispatcher.models import model_page
 from dispatcher.models import page as models
+from dispatcher.notifications import page as notifications
 from dispatcher.overview import page as overview
 from dispatcher.overview import report
 from dispatcher.pages import live_pages, problems
@@ -87,6 +88,7 @@ _PAGES = (
         history,
         report,
         registry,
+        notifications,
         compare,
     ),
 )

@@ -24,6 +24,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.stored.notifications import NotificationsAnswer, NotificationTarget, TargetRequest
 from cerebro.contract.stored.registry import AliasRequest, ModelVersion, RegisteredModel, Registration
 from cerebro.contract.stored.segments import SegmentsAnswer
 
@@ -138,6 +139,18 @@ class Store(Protocol):
 
     def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
         """Move or remove an alias. Raises `ConflictError` if the version is not ready."""
+
+    def notifications(self, *, acts_for: str = "") -> NotificationsAnswer:
+        """Return the notification targets that the user may see."""
+
+    def add_notification(self, request: TargetRequest) -> NotificationTarget:
+        """Add a notification target. Raises `ForbiddenError`, or `ConflictError` for too many."""
+
+    def remove_notification(self, target: str) -> None:
+        """Remove a notification target. Raises `NotFoundError` or `ForbiddenError`."""
+
+    def test_notification(self, target: str) -> NotificationTarget:
+        """Request a test message. Raises `NotFoundError`."""
 
     def reclaim(self) -> Reclaim:
         """Return data sets that no experiment uses."""

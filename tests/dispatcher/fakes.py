@@ -30,6 +30,14 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.stored.health import HealthAnswer
+from cerebro.contract.stored.notifications import (
+    Coverage,
+    NotificationsAnswer,
+    NotificationTarget,
+    TargetRequest,
+    TargetStatus,
+    masked,
+)
 from cerebro.contract.stored.registry import AliasRequest, ModelVersion, RegisteredModel, Registration
 from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
@@ -69,6 +77,8 @@ class FakeStore:
     attended: api.Attended = field(default_factory=api.Attended)
     entries: tuple[AuditEntry, ...] = ()
     registered: tuple[RegisteredModel, ...] = ()
+    targets: dict[str, NotificationTarget] = field(default_factory=dict)
+    results: dict[str, TargetStatus] = field(default_factory=dict)
     registrations: dict[str, ModelVersion] = field(default_factory=dict)
     copying: Literal["copying", "ready", "failed"] = "ready"
     unneeded: Reclaim = field(default_factory=Reclaim)
@@ -208,6 +218,35 @@ class FakeStore:
             if model.name == name:
                 return model
         raise NotFoundError(f"no model is registered as {name!r}")
+
+    def notifications(self, *, acts_for: str = "") -> NotificationsAnswer:
+        self._called("notifications")
+        return NotificationsAnswer(targets=tuple(self.targets.values()), statuses=self.results)
+
+    def add_notification(self, request: TargetRequest) -> NotificationTarget:
+        self._called("add_notification")
+        target = NotificationTarget(
+            id=f"target-{len(self.targets) + 1}",
+            address=masked(request.url),
+            events=request.events,
+            coverage=Coverage.PROJECT if request.project else Coverage.CLUSTER,
+            project=request.project,
+            created=NOW,
+        )
+        self.targets[target.id] = target
+        return target
+
+    def remove_notification(self, target: str) -> None:
+        self._called("remove_notification")
+        if target not in self.targets:
+            raise NotFoundError(f"no notification target {target!r}")
+        del self.targets[target]
+
+    def test_notification(self, target: str) -> NotificationTarget:
+        """Request a test message, which stays unanswered until the test changes `results`."""
+        self._called("test_notification")
+        self.targets[target] = self.targets[target].model_copy(update={"tested": NOW})
+        return self.targets[target]
 
     def register_model(self, name: str, registration: Registration, *, once: str = "") -> ModelVersion:
         """Add a version whose copy has the outcome `copying`."""

@@ -162,7 +162,7 @@ def tabs() -> list[str]:
     tab_paths = [
         f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)
     ]
-    return ["/experiments", "/start", "/cluster", "/registry", *tab_paths]
+    return ["/experiments", "/start", "/cluster", "/registry", "/notifications", *tab_paths]
 
 
 def paths() -> list[str]:
@@ -174,6 +174,7 @@ def paths() -> list[str]:
         "/start",
         "/cluster",
         "/registry",
+        "/notifications",
         "/compare",
         "/compare?pick=digits/m00,done/m01,asha/m02,digits/nobody&all=1",
     ]

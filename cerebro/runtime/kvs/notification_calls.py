@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from cerebro.contract.accounts.identity import ACTS_FOR
 from cerebro.contract.stored.notifications import (
     NotificationsAnswer,
     NotificationTarget,
@@ -17,9 +18,15 @@ from cerebro.runtime.kvs.transport import Transport
 class NotificationCalls(Transport):
     """Calls about notifications. Each method is one request."""
 
-    def notifications(self) -> NotificationsAnswer:
-        """Return the targets that the caller may see, and their results."""
-        return self.call("GET", "/v1/notifications", NotificationsAnswer)
+    def notifications(self, *, acts_for: str = "") -> NotificationsAnswer:
+        """Return the targets that the caller may see, and their results.
+
+        Args:
+            acts_for: the user for whom the dispatcher calls.
+        """
+        headers = {ACTS_FOR: acts_for} if acts_for else {}
+        content = self.send("GET", "/v1/notifications", None, 0.0, headers)
+        return self.answered(NotificationsAnswer, "GET", "/v1/notifications", content)
 
     def add_notification(self, request: TargetRequest) -> NotificationTarget:
         """Add a target. A repeated call adds a second one.

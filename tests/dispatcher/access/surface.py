@@ -23,6 +23,7 @@ _EXAMPLES = {
     "filename": "style.css",
     "what": "change",
     "number": "1",
+    "target": "a1b2c3d4",
 }
 
 

@@ -1,0 +1,1 @@
+"""The page Notifications: targets of messages about runs, with their results."""
