@@ -38,6 +38,7 @@ from dispatcher.commands import tags
 from dispatcher.compare import page as compare
 from dispatcher.curves import page as curves
 from dispatcher.data import page as data
+from dispatcher.documentation import page as documentation
 from dispatcher.experiments import page as experiments
 from dispatcher.experiments.catalogue import Catalogue
 from dispatcher.history import page as history
@@ -96,6 +97,7 @@ _PAGES = (
 _PARTS: tuple[Callable[[Flask, Services], None], ...] = (
     start.register,
     api.register,
+    documentation.register,
 )
 """Further routes."""
 

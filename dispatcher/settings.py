@@ -67,8 +67,8 @@ class Links:
     Attributes:
         tensorboard, notebook, grafana: ``CEREBRO_LINK_TENSORBOARD``, ``CEREBRO_LINK_NOTEBOOK``,
           ``CEREBRO_LINK_GRAFANA``.
-        docs: ``CEREBRO_LINK_DOCS``, the page *The web page* of the documentation site. The ``?`` of a tab links its
-          heading there; without the setting there is no ``?``.
+        docs: ``CEREBRO_LINK_DOCS``, the page *The web page* of the documentation site, whose headings the ``?`` of
+          each tab links. Default: the site that `make docs` built in this checkout; without one there is no ``?``.
     """
 
     tensorboard: str | None = None

@@ -22,7 +22,7 @@ from dispatcher.tabs.tabs import Tabs
 
 TOPS = (1, 5, 10, 20, 50, 100)
 AXES = (("epoch", "epochs"), ("row", "rows"), ("time", "time"))
-SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "live"))
+SPLITS = (("", "the ranking split"), ("valid", "validation"), ("train", "training"), ("live", "live"))
 DEFAULT_TOP = 10
 
 

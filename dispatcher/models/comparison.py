@@ -42,11 +42,11 @@ def comparison(models: Sequence[ModelSummary]) -> Comparison:
     results = (
         _line("state", [model.state for model in models]),
         _line("best", [model.best for model in models]),
-        _line("at epoch", [model.best_epoch for model in models]),
+        _line("best epoch", [model.best_epoch for model in models]),
         *(_line(name, [model.metrics.get(name) for model in models]) for name in metrics),
         _line("sub-epochs", [f"{model.progress.done}/{model.progress.total}" for model in models]),
-        _line("compute, s", [round(model.effort.compute_s, 1) for model in models]),
-        _line("redone", [model.effort.redone for model in models]),
+        _line("compute time, s", [round(model.effort.compute_s, 1) for model in models]),
+        _line("restarts", [model.effort.redone for model in models]),
     )
     return Comparison(
         models=tuple(models),

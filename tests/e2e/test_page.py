@@ -76,7 +76,7 @@ def preprocess(walk: Walk) -> None:
     walk.shows("rows so far")
     walk.says(walk.page.locator("tr", has_text=knock.worker).first, re.compile("."))
     walk.lab.gate.open()
-    walk.shows("52 rows in = 51 out + 1 failed")
+    walk.shows("52 rows in, 51 out, 1 failed")
     running.result(HANG_S)
     walk.lab.gate.close()
     walk.page.locator("a[data-failed]").first.click()

@@ -84,7 +84,7 @@ def test_a_fit_with_a_stopped_model_is_ended_not_finished() -> None:
     story.append(RunFinished(run="fit-1", outcome="finished"))
     assert run.state is RunState.FINISHED
     assert state_words.run(run) == state_words.experiment(story.state) == "ended"
-    assert state_words.shortfall(run) == "of 3 models, 1 stopped"
+    assert state_words.shortfall(run) == "1 of 3 models stopped"
     story.fit(models=1, epochs=1, run="fit-2")
     story.train("m00", 1, run="fit-2")
     story.finish("fit-2")

@@ -85,10 +85,12 @@ def shortfall(value: Run) -> str:
         return ""
     ends = model_ends(value)
     outcomes = ((ends.failed, "failed"), (ends.stopped, "stopped"), (ends.early, "stopped by the search"))
-    parts = [f"{count:,} {word}" for count, word in outcomes if count]
-    if not parts:
+    counts = [(count, word) for count, word in outcomes if count]
+    if not counts:
         return ""
-    return f"of {_counted(len(value.models), 'model')}, {', '.join(parts)}"
+    (first, outcome), *others = counts
+    rest = (f", {count:,} {word}" for count, word in others)
+    return f"{first:,} of {_counted(len(value.models), 'model')} {outcome}{''.join(rest)}"
 
 
 def incomplete(value: Run) -> str:

@@ -46,7 +46,7 @@ class AtRung(NamedTuple):
     def words(self) -> str:
         """Describe the outcome."""
         words = {
-            "goes on": f"went on to epoch {self.to}",
+            "goes on": f"promoted to epoch {self.to}",
             "waits": "waits for a decision",
             "stays": "went no further",
         }
@@ -225,5 +225,5 @@ def lines(run: Run) -> list[str]:
 def counts(rung: Rung) -> str:
     """Count the models by outcome, in a fixed order."""
     fates: tuple[Fate, ...] = ("on the way", "waits", "goes on", "stopped", "stays", "trained", "failed")
-    words = {"goes on": "went on", "waits": "waiting", "stays": "stayed"}
+    words = {"goes on": "promoted", "waits": "waiting", "stays": "stayed"}
     return ", ".join(f"{count} {words.get(fate, fate)}" for fate in fates if (count := rung.count(fate)))

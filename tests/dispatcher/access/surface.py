@@ -24,6 +24,7 @@ _EXAMPLES = {
     "what": "change",
     "number": "1",
     "target": "a1b2c3d4",
+    "path": "index.html",
 }
 
 

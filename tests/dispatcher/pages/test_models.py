@@ -111,7 +111,7 @@ def test_the_page_of_a_model_shows_its_history_and_commands(bench: Bench, browse
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models/m01").text
     shown = text_of(page)
-    assert "Best 0.9175 at epoch 1" in shown
+    assert "Best accuracy 0.9175 at epoch 1" in shown
     assert "trains m01, epoch 1, partition 1 committed worker-1 898" in shown
     assert "Stop model" in shown
     assert "<title>m01 · digits · Cerebro</title>" in page

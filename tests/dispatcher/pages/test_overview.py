@@ -25,7 +25,7 @@ def test_the_overview_starts_with_the_best_model(bench: Bench, browser: Browser)
     assert "failed 1\u00d7 ValueError: shapes differ user error" in page
     assert "etl-1 finished 2 /2" in page
     assert "Makespan" not in page
-    assert page.index("Best model so far") < page.index("Needs you") < page.index("Running now")
+    assert page.index("Best model so far") < page.index("Alerts") < page.index("Running tasks")
     assert "train 1,796 1,796 0" in page
 
 
@@ -74,11 +74,11 @@ def test_a_failed_run_shows_its_failures_first(bench: Bench, browser: Browser) -
     story.finish(error="all models failed")
     bench.store.add(story)
     page = browser.get("/experiments/digits").text
-    assert "Causes of failure failed 2\u00d7 ValueError: shapes differ" in text_of(page)
+    assert "Failures failed 2\u00d7 ValueError: shapes differ" in text_of(page)
     assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
-    assert page.index("Causes of failure") < page.index("Models</dt>")
+    assert page.index("Failures</h2>") < page.index("Models</dt>")
     # Tasks of given-up models are not due, but the run has completed none.
-    assert "failed of fit-1: 0/12 tasks" in text_of(page)
+    assert "fit-1 failed after 0/12 tasks" in text_of(page)
     assert "100 %" not in page
     assert "100 %" not in browser.get("/experiments").text
 
@@ -196,7 +196,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
     assert 'data-icon="finished"' in head  # the tab's icon shows that no run is active
     assert '<span class="state state-ended">' in head
     assert "state-finished" not in head
-    assert "of 8 models, 6 failed, 1 stopped" in text_of(head)
+    assert "6 of 8 models failed, 1 stopped" in text_of(head)
     row = browser.get("/experiments").text.partition("<tbody>")[2]
     assert "state-finished" not in row
     assert "1 /8 1 stopped 6 failed" in text_of(row)

@@ -75,6 +75,6 @@ def test_rows_in_are_rows_out_plus_failed_rows(bench: Bench, browser: Browser) -
     story.etl(failed=3)
     bench.store.add(story)
     page = browser.get("/experiments/digits/data").text
-    assert "Done: 1,796 rows in = 1,790 out + 6 failed." in text_of(page)
+    assert "Complete: 1,796 rows in, 1,790 out, 6 failed." in text_of(page)
     assert "train 2 /2 1,796 1,790 6" in text_of(page)
     assert "failed-rows?split=train&amp;partition=0" in page

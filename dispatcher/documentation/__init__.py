@@ -1,0 +1,1 @@
+"""The documentation site that `make docs` builds, served at ``/documentation/``."""
