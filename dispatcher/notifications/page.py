@@ -19,7 +19,6 @@ from cerebro.contract.stored.notifications import (
     NotificationTarget,
     TargetRequest,
     TargetStatus,
-    may_remove,
 )
 from cerebro.errors import BadRequestError, ConflictError, ForbiddenError, validation_summary
 from dispatcher.access.guard import acts_for
@@ -39,7 +38,6 @@ class TargetRow:
     target: NotificationTarget
     status: TargetStatus
     is_testing: bool
-    may_remove: bool
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -80,7 +78,6 @@ def _page(services: Services, problem: str = "") -> str:
             target=target,
             status=(status := known.statuses.get(target.id, TargetStatus())),
             is_testing=target.tested > status.tested,
-            may_remove=may_remove(target, who),
         )
         for target in known.targets
     ]

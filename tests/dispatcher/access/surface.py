@@ -24,7 +24,6 @@ _EXAMPLES = {
     "what": "change",
     "number": "1",
     "target": "a1b2c3d4",
-    "path": "index.html",
 }
 
 
