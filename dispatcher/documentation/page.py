@@ -56,5 +56,6 @@ def _policy(page: bytes) -> str:
     hashes = "".join(f" 'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'{hashes}; img-src 'self' data:; "
-        "font-src 'self'; connect-src 'self'; worker-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+        "font-src 'self'; connect-src 'self'; worker-src 'self'; form-action 'none'; base-uri 'none'; "
+        "frame-ancestors 'none'"
     )
