@@ -47,8 +47,8 @@ def register(app: Flask, services: Services) -> None:
 
     @app.context_processor
     def documented() -> dict[str, str]:
-        own = url_for("documentation", path=_TABS_PAGE) if (FOLDER / _TABS_PAGE).is_dir() else ""
-        return {"docs": services.settings.links.docs or own}
+        site = url_for("documentation", path=_TABS_PAGE) if (FOLDER / _TABS_PAGE).is_dir() else ""
+        return {"docs": services.settings.links.docs or site}
 
 
 def _policy(page: bytes) -> str:

@@ -88,8 +88,8 @@ def shortfall(value: Run) -> str:
     counts = [(count, word) for count, word in outcomes if count]
     if not counts:
         return ""
-    (first, outcome), *others = counts
-    rest = (f", {count:,} {word}" for count, word in others)
+    (first, outcome), *more_counts = counts
+    rest = (f", {count:,} {word}" for count, word in more_counts)
     return f"{first:,} of {_counted(len(value.models), 'model')} {outcome}{''.join(rest)}"
 
 
