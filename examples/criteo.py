@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, SubEpochSpec, data_folder
+from cerebro import ETLSpec, Experiment, KerasSubEpochSpec, StepSpec, SubEpochSpec, data_folder
 from cerebro.errors import CerebroError
 
 COUNTS = [f"count_{number}" for number in range(1, 14)]
@@ -104,7 +103,7 @@ class CriteoETL(ETLSpec):
         return np.fromiter(hashed, np.int64, len(words))[encoded.indices.to_numpy()]
 
 
-class CriteoTraining(SubEpochSpec):
+class CriteoTraining(StepSpec):
     """Trains an MLP with Adam."""
 
     def __init__(self, buckets: int, hidden: tuple[int, int]) -> None:
@@ -122,20 +121,15 @@ class CriteoTraining(SubEpochSpec):
         rest = nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 1))
         return [looked_up, nn.Linear(len(COUNTS), first), rest]
 
-    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Train on one partition."""
+    def training_step(self, models: Any, batch: Any, hyperparams: Any) -> Tensor:
+        """Compute the loss of a batch."""
+        inputs, clicks = batch
+        return functional.binary_cross_entropy_with_logits(_logits(models, inputs), clicks)
+
+    def configure_optimizers(self, models: Any, hyperparams: Any) -> torch.optim.Optimizer:
+        """Create the optimizer of all three parts."""
         parameters = [each for model in models for each in model.parameters()]
-        optimizer = torch.optim.Adam(parameters, lr=hyperparams["lr"], weight_decay=hyperparams["decay"])
-        checkpoint.track(optimizer=optimizer)
-        total = dataloader.progress({"loss": 0.0})
-        for inputs, clicks in dataloader:
-            loss = functional.binary_cross_entropy_with_logits(_logits(models, inputs), clicks)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-            optimizer.step()
-            total["loss"] += loss.item() * len(clicks)
-            dataloader.report(loss=loss)
-        return {"loss": total["loss"] / dataloader.num_rows}
+        return torch.optim.Adam(parameters, lr=hyperparams["lr"], weight_decay=hyperparams["decay"])
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """Compute loss, accuracy and area under the ROC curve (AUC).
@@ -152,10 +146,10 @@ class CriteoTraining(SubEpochSpec):
             "auc": float(roc_auc_score(clicks.numpy(), logits.numpy())),
         }
 
-    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Iterator[Any]:
-        """Predict the probability of a click, batch by batch."""
-        for inputs, _ in dataloader:
-            yield {"click": torch.sigmoid(_logits(models, inputs))}
+    def prediction_step(self, models: Any, batch: Any, hyperparams: Any) -> dict[str, Tensor]:
+        """Predict the probability of a click."""
+        inputs, _ = batch
+        return {"click": torch.sigmoid(_logits(models, inputs))}
 
 
 def _logits(models: Any, inputs: Any) -> Tensor:

@@ -67,18 +67,33 @@ def averaged(
     hyperparams: Mapping[str, Any],
 ) -> Iterator[None]:
     """Give the modules their averaged weights in the block, if the spec averages them."""
-    is_wanted = isinstance(spec, StepSpec) and options_of(spec, hyperparams).ema is not None
-    averages: Mapping[str, torch.Tensor] = checkpoint.get(NAME, {}) if is_wanted else {}
-    replaced: list[tuple[nn.Parameter, torch.Tensor]] = []
+    replaced = replace_by_averages(spec, modules, checkpoint, hyperparams)
     try:
-        for name, parameter in _parameters(modules):
-            if name in averages:
-                replaced.append((parameter, parameter.data))
-                parameter.data = averages[name].to(parameter.device)
         yield
     finally:
         for parameter, data in replaced:
             parameter.data = data
+
+
+def replace_by_averages(
+    spec: SubEpochSpec,
+    modules: Sequence[nn.Module],
+    checkpoint: Mapping[str, Any],
+    hyperparams: Mapping[str, Any],
+) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    """Give the modules their averaged weights, if the spec averages them.
+
+    Returns:
+        The changed parameters, with their trained weights.
+    """
+    is_wanted = isinstance(spec, StepSpec) and options_of(spec, hyperparams).ema is not None
+    averages: Mapping[str, torch.Tensor] = checkpoint.get(NAME, {}) if is_wanted else {}
+    replaced = []
+    for name, parameter in _parameters(modules):
+        if name in averages:
+            replaced.append((parameter, parameter.data))
+            parameter.data = averages[name].to(parameter.device)
+    return replaced
 
 
 def _parameters(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:

@@ -153,7 +153,19 @@ def _is_step(dataloader: DataLoader, first_step: int, accumulate: int) -> bool:
 def _compile(models: Sequence[nn.Module]) -> None:
     for model in models:
         if model._compiled_call_impl is None:
-            model.compile()
+            model._compiled_call_impl = _compiled(model)
+
+
+def _compiled(model: nn.Module) -> Any:
+    """Return a compiled call of the module.
+
+    `nn.Module.compile` ignores modules whose `forward` is torch's own, such as `nn.Sequential`.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch has no types here
+
+    return torch.compile(call)
 
 
 def _single_precision(value: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, Parallelism, SubEpochSpec
+from cerebro import ETLSpec, Experiment, Parallelism, StepSpec, SubEpochSpec
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import (
     LocatorError,
@@ -149,6 +149,77 @@ def test_the_dry_run_tries_every_step(locators: Locators) -> None:
         "accuracy ",
     ):
         assert line in shown
+
+
+class Stepped(StepSpec):
+    """A linear classifier by steps; `wrong` selects a mistake."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+
+    create_models = Linear.create_models
+
+    def training_step(self, models: Any, batch: Any, hyperparams: Any) -> Any:
+        loss = functional.cross_entropy(models[0](batch[0]), batch[1])
+        return {"nothing": None, "number": loss.item(), "detached": loss.detach()}.get(self.wrong, loss)
+
+    def configure_optimizers(self, models: Any, hyperparams: Any) -> Any:
+        optimizer = torch.optim.Adam(models[0].parameters(), lr=hyperparams["lr"])
+        return None if self.wrong == "optimizer" else optimizer
+
+    def validation_step(self, models: Any, batch: Any, hyperparams: Any) -> Any:
+        correct = models[0](batch[0]).argmax(1) == batch[1]
+        return correct if self.wrong == "validation" else {"accuracy": correct}
+
+    def prediction_step(self, models: Any, batch: Any, hyperparams: Any) -> Any:
+        return {"label": models[0](batch[0]).argmax(1)}
+
+
+class SteppedOnly(StepSpec):
+    """Has no step for validation or prediction."""
+
+    create_models, training_step = Linear.create_models, Stepped.training_step
+    configure_optimizers = Stepped.configure_optimizers
+    wrong = ""
+
+
+def test_the_dry_run_tries_every_step_of_a_step_spec(locators: Locators) -> None:
+    """The same lines as for a loop; steps that are not needed may be missing."""
+    found = experiment(locators).dry_run(Arrays(), Stepped(), CONFIGURATION)
+    assert [step.name for step in found.steps][2:] == [
+        "train",
+        "checkpoint",
+        "test",
+        "train again",
+        "predict",
+    ]
+    assert {name: set(values) for name, values in found.metrics.items()} == {
+        "train": {"loss"},
+        "test": {"accuracy"},
+    }
+    assert (found.skipped, found.warnings) == ({}, ())
+    without = locators.model_copy(update={"valid": None})
+    assert set(experiment(without).dry_run(Arrays(), SteppedOnly(), CONFIGURATION).skipped) == {
+        "test",
+        "predict",
+    }
+    with pytest.raises(SpecError, match=r"SteppedOnly has no method 'validation_step'"):
+        experiment(locators).dry_run(Arrays(), SteppedOnly(), CONFIGURATION)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("nothing", r"training_step\(\) returned None, expected the loss"),
+        ("number", r"training_step\(\) returned a float, expected the loss"),
+        ("detached", r"a loss that needs no gradient"),
+        ("optimizer", r"configure_optimizers\(\) returned a NoneType, expected an optimizer"),
+        ("validation", r"validation_step\(\) returned a Tensor, expected a dict"),
+    ],
+)
+def test_a_wrong_step_fails_in_the_dry_run(locators: Locators, wrong: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        experiment(locators).dry_run(Arrays(), Stepped(wrong), CONFIGURATION)
 
 
 class Fitting(Arrays):

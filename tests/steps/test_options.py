@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from cerebro.worker.training.checkpoints.comparison import differences, trained
@@ -89,6 +90,21 @@ def test_a_savepoint_contains_scaler_and_average(
     stopped = Hopping(Steps(), partitions, stop=stop, network="cnn", accumulate=3, clip_norm=0.1, **options)
     undisturbed = Hopping(Steps(), partitions, network="cnn", accumulate=3, clip_norm=0.1, **options)
     assert not list(differences(trained(stopped.train()), trained(undisturbed.train())))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_compiled_modules_train_nearly_the_same_weights(
+    partitions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler has seen the module, and the checkpoint has the module's own names."""
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # no pool that outlives the test
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    compiled = Hopping(Steps(), partitions, compile=True).train()
+    assert counters["stats"]["unique_graphs"] > before
+    expected = Hopping(Steps(), partitions).train()
+    assert not list(differences(compiled["models"], expected["models"], tolerance=1e-4))
 
 
 # --- averaged weights ---------------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro import StepSpec
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.techniques import Technique
 from cerebro.worker.training.ranks.gradient_weights import weighted
 from tests.data.rows import write_partition
-from tests.techniques.cases import Case
+from tests.techniques.cases import TOKENS, WIDE, Case
 from tests.techniques.ranks import Ranks
 from tests.trial_runner.draws import KINDS, Draw, is_ruled_out, right, wrong
 from tests.trial_runner.sub_epochs import TrialRequest, Wrong, spec_of, tried
@@ -62,6 +64,37 @@ def test_dropout_and_clipping_do_not_rule_out_a_correct_technique(
     outcome = ranks.run(2, tried, trial_request)[0]
     assert outcome.is_verified, outcome
     assert outcome.is_usable
+
+
+class Steps(StepSpec):
+    """The model and the right loss of `Wrong` by steps, with several optimizer steps in a partition."""
+
+    accumulate, clip_norm = 2, 0.01
+
+    def __init__(self, reduction: str) -> None:
+        self.reduction = reduction
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return Wrong("mean").create_models(hyperparams)
+
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+        rows = batch[1].reshape(-1, 1)
+        logits = models[0](torch.sin(rows * torch.arange(1, WIDE + 1) * 0.37).float())
+        return torch.nn.functional.cross_entropy(logits, rows[:, 0] % TOKENS, reduction=self.reduction)
+
+    def configure_optimizers(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Any:
+        return torch.optim.Adam(models[0].parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize(("reduction", "is_verified"), [("mean", True), ("sum", False)])
+def test_trials_verify_a_step_spec(
+    reduction: str, is_verified: bool, ranks: Ranks, partition: Path, tmp_path: Path
+) -> None:
+    """Dropout, clipping and accumulation rule out no correct technique; a wrong loss is found."""
+    plan = ParallelPlan(technique="ddp", size=2)
+    request = TrialRequest(spec=Steps(reduction), parallel_plan=plan, partition=partition, root=tmp_path)
+    outcome = ranks.run(2, tried, request)[0]
+    assert (outcome.is_verified, outcome.is_usable) == (is_verified, is_verified), outcome
 
 
 @pytest.mark.parametrize(

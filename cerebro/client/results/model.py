@@ -89,6 +89,8 @@ class TrainedModel:
     def modules(self, device: str = "cpu") -> list[Any]:
         """Create the modules with `create_models` and load the trained weights.
 
+        A `StepSpec` with `ema` returns the averaged weights, as in validation; `load` has both.
+
         User code runs in this process; global random states are kept. Files of the code archive are importable only
         during this call, so store the `state_dict()` of their classes instead of pickling the module.
 
@@ -107,6 +109,7 @@ class TrainedModel:
         """
         if self.code is None or self.encoded is None:
             raise DataError(f"the code of model {self.id} is not known here: Experiment.attach() finds it")
+        from cerebro.steps.ema import replace_by_averages
         from cerebro.worker.training.frameworks import user_models
         from cerebro.worker.training.sub_epoch import create, device_named, restore
 
@@ -116,6 +119,7 @@ class TrainedModel:
             spec.initialize_worker()
             trainee = create(spec, self.hyperparams, seed=0, model=self.id, device=device_named(device))
             restore(trainee, self._state(device))
+            replace_by_averages(spec, trainee.modules, trainee.checkpoint, self.hyperparams)
         return user_models([module.eval() for module in trainee.modules])
 
     def _state(self, device: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro import Experiment, SubEpochSpec
+from cerebro import Experiment, StepSpec, SubEpochSpec
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.client.results.model import TrainedModel
@@ -205,6 +206,30 @@ def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
         code=UserCode(record=record, archive=lambda sha: packed, folder=lambda: folder / "cache"),
         encoded=lambda: encode(Named()).encoded,
     )
+
+
+class Averaging(StepSpec):
+    """Averages its weights."""
+
+    ema = 0.9
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [torch.nn.Linear(2, 1)]
+
+
+def test_a_model_with_averaged_weights_is_built_with_these(volumes: Volumes, tmp_path: Path) -> None:
+    """As in validation; `load` returns both."""
+    known = _known(volumes, tmp_path, 2)
+    trained, average = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    averages = {f"0/{name}": weight for name, weight in average.state_dict().items()}
+    state = {"models": [trained.state_dict()], "checkpoint": {"ema": averages}}
+    model = replace(
+        known,
+        checkpoint=save(volumes.checkpoints, "e2/fit-1/m00/u1.pt", state),
+        encoded=lambda: encode(Averaging()).encoded,
+    )
+    assert torch.equal(model.modules()[0].weight, average.weight)
+    assert torch.equal(model.load()["models"][0]["weight"], trained.weight)
 
 
 @pytest.mark.parametrize("is_imported", [True, False])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro import SubEpochSpec
+from cerebro import StepSpec, SubEpochSpec
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks.gangs import Member
@@ -26,6 +26,24 @@ from cerebro.worker.training.ranks.repetition import Repeat
 from tests.state.completed_sub_epochs import COMPLETED
 
 DDP = ParallelPlan(technique="ddp", size=2)
+
+
+class Stepped(StepSpec):
+    """The network of `Small` by steps, with averaged weights."""
+
+    ema = 0.9
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        """See `StepSpec`."""
+        return Small().create_models(hyperparams)
+
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+        """See `StepSpec`."""
+        return nn.functional.cross_entropy(models[0](batch[0]), batch[1])
+
+    def configure_optimizers(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Any:
+        """See `StepSpec`."""
+        return torch.optim.Adam(models[0].parameters(), lr=hyperparams.get("lr", 0.05))
 
 
 class Small(SubEpochSpec):
@@ -52,7 +70,12 @@ def completed_sub_epoch(epoch: int, parallel_plan: ParallelPlan | None) -> Compl
     return COMPLETED._replace(epoch=epoch, rows=13, cores=1, parallel_plan=parallel_plan)
 
 
-def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool = False) -> Any:
+def trained(
+    folder: Path,
+    *parallel_plans: ParallelPlan | None,
+    is_single: bool = False,
+    spec: SubEpochSpec | None = None,
+) -> Any:
     """Replay a model whose sub-epochs ran under these plans; return its state."""
     rows = np.random.default_rng(0).normal(size=(13, 4)).astype(np.float32)
     partition = folder / "partition"
@@ -64,12 +87,15 @@ def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool 
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=len(parallel_plans), partitions=(0,))
     for epoch, parallel_plan in enumerate(parallel_plans, 1):
         model.add(completed_sub_epoch(epoch, parallel_plan))
-    return repeat(partition, len(parallel_plans), is_single=is_single).train(model, place).state()
+    replay = repeat(partition, len(parallel_plans), is_single=is_single, spec=spec)
+    return replay.train(model, place).state()
 
 
-def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
+def repeat(
+    partition: Path, epochs: int, *, is_single: bool = False, spec: SubEpochSpec | None = None
+) -> Repeat:
     """Return a replay for models with one partition."""
-    spec = Small()
+    spec = spec or Small()
     return Repeat(
         technique=lambda sha256: "",
         spec=spec,
@@ -81,6 +107,18 @@ def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
         cores=1,
         is_single=is_single,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_step_spec_is_replayed_as_a_loop_by_hand(tmp_path: Path) -> None:
+    """The same bits, alone and on two ranks; averaged weights are repeated to the bit, too."""
+    plans = (None, DDP, None)
+    steps, again, loop = (trained(tmp_path, *plans, spec=spec) for spec in (Stepped(), Stepped(), Small()))
+    assert not list(differences(steps, again))
+    assert steps["checkpoint"].keys() == {"optimizer", "ema"}
+    assert not list(differences(steps["models"], loop["models"]))
+    assert not list(differences(steps["checkpoint"]["optimizer"], loop["checkpoint"]["optimizer"]))
 
 
 @pytest.mark.slow
