@@ -15,6 +15,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Specs": (
         "ETLSpec",
         "StepSpec",
+        "Frozen",
         "SubEpochSpec",
         "KerasSubEpochSpec",
         "Ratio",

@@ -49,7 +49,8 @@ class RemoteStore(ABC):
         ...         content = self.objects.get(name)
         ...         return None if content is None else Info(len(content), str(hash(content)))
         ...     def part(self, name, start, most):
-        ...         return self.objects[name][start : start + most]
+        ...         content = self.objects[name]
+        ...         return content[start : start + most]
         ...     def list(self, prefix=""):
         ...         return iter(sorted(name for name in self.objects if name.startswith(prefix)))
         >>> store = MemoryStore("memory://")
