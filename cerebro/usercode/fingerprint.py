@@ -62,14 +62,24 @@ _ATTRIBUTE_INSTRUCTIONS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
-def fingerprint(value: object, tensor_hash: Callable[[Any], str] | None = None) -> str:
+class UnknownStateError(TypeError):
+    """An object whose state cannot be read."""
+
+
+def fingerprint(
+    value: object, tensor_hash: Callable[[Any], str] | None = None, *, is_complete: bool = False
+) -> str:
     """Return the SHA-256 of an object's code and of everything that the code uses.
 
     Args:
         tensor_hash: returns a hash of a tensor's bytes. Default: SHA-256, which is slow for large models.
+        is_complete: True to refuse objects whose state cannot be read. They otherwise count by their type.
+
+    Raises:
+        UnknownStateError: such an object, if `is_complete`.
     """
     digest = hashlib.sha256()
-    for part in _Walk(tensor_hash).parts(value):
+    for part in _Walk(tensor_hash, is_complete=is_complete).parts(value):
         digest.update(part.encode())
         digest.update(b"\0")
     return digest.hexdigest()
@@ -208,8 +218,8 @@ def is_local_module(value: object) -> bool:
 class _Walk:
     """One walk. A repeated object yields the number of its first occurrence, so sharing counts."""
 
-    def __init__(self, tensor_hash: Callable[[Any], str] | None = None) -> None:
-        self._tensor_hash = tensor_hash
+    def __init__(self, tensor_hash: Callable[[Any], str] | None = None, *, is_complete: bool = False) -> None:
+        self._tensor_hash, self._is_complete = tensor_hash, is_complete
         # Keep a reference: a freed object's address may be reused.
         self._visited: dict[int, tuple[int, object]] = {}
 
@@ -323,7 +333,11 @@ class _Walk:
         reducer = copyreg.dispatch_table.get(type(value))
         try:
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
-        except Exception:  # noqa: BLE001 - any object's own method may raise; the object then counts by its type
+        except Exception as error:  # any object's own method may raise; it then counts by its type
+            if self._is_complete:
+                raise UnknownStateError(
+                    f"the state of a {type(value).__qualname__} cannot be read"
+                ) from error
             yield "opaque"
             return
         if isinstance(reduced, str):

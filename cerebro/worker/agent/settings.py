@@ -25,6 +25,7 @@ from cerebro.runtime.numeric_settings import (
     TASK_LOG_MIB,
     WEIGHT,
     device_memory,
+    frozen_cache_bytes,
     integer,
     real,
 )
@@ -130,6 +131,7 @@ class Settings:
                 f"{' and '.join(missing)} not set: set them, because a worker needs a token and a name"
             )
         pod = _pod(environment)
+        frozen_cache_bytes(environment)  # children read it; an invalid value is an error of the worker
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=environment["CEREBRO_TOKEN"],

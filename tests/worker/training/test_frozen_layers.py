@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -446,6 +447,24 @@ def test_unsuitable_layers_are_errors(folders: list[Path], module: nn.Module, te
     """Each error says what the layers return and what to return instead."""
     with pytest.raises(SpecError, match=text):
         passes(cerebro.Frozen(module), loader_of(folders))
+
+
+def test_layers_with_unknown_state_are_not_shared(
+    folders: list[Path], cache: OutputCache, tmp_path: Path
+) -> None:
+    """Two objects whose state cannot be read may differ, so their outputs stay in memory, with a warning."""
+
+    def held(images: Tensor, lock: Any) -> Tensor:
+        return scaled(images)
+
+    frozen = cerebro.Frozen(encoder(), partial(held, lock=threading.Lock()))
+    found, warnings = passes(frozen, loader_of(folders), cache)
+    expected, _ = passes(cerebro.Frozen(encoder(), scaled), loader_of(folders))
+    assert torch.equal(torch.cat(found), torch.cat(expected))
+    assert warnings == [
+        "the outputs of Frozen(Encoder) are computed in each sub-epoch, because the state of a lock cannot be read"
+    ]
+    assert not (tmp_path / "frozen").exists()
 
 
 def test_frozen_layers_stay_frozen() -> None:

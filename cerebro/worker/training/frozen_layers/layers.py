@@ -26,6 +26,7 @@ from cerebro.errors import CerebroError
 from cerebro.frozen import Frozen
 from cerebro.ragged_rows import Ragged
 from cerebro.runtime.usage import memory
+from cerebro.usercode.fingerprint import UnknownStateError
 from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.frozen_layers.outputs import (
     HeldOutputs,
@@ -169,14 +170,16 @@ class FrozenLayers:
         )
 
     def _found_or_computed(self, call: LayerCall) -> StoredOutputs | HeldOutputs | None:
+        if self._cache is None:
+            return self._held(call)
+        try:
+            digest = call.digest()
+        except UnknownStateError as error:
+            self._warn(f"the outputs of {call.frozen.label} are computed in each sub-epoch, because {error}")
+            return self._held(call)
         folders = []
-        digest = call.digest() if self._cache is not None else ""
         for partition in self._loader.partitions:
-            folder = None
-            if self._cache is not None:
-                folder = self._stored(
-                    self._cache, f"{digest[:32]}-{partition.checksum[-32:]}", call, partition
-                )
+            folder = self._stored(self._cache, f"{digest[:32]}-{partition.checksum[-32:]}", call, partition)
             if folder is None:
                 return self._held(call)
             folders.append(folder)

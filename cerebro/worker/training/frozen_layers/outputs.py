@@ -50,10 +50,14 @@ class LayerCall:
     device: torch.device
 
     def digest(self) -> str:
-        """Return a hash of everything besides the rows that decides the bits of the outputs."""
+        """Return a hash of everything besides the rows that decides the bits of the outputs.
+
+        Raises:
+            UnknownStateError: the layers have an attribute whose state cannot be read.
+        """
         frozen, device = self.frozen, self.device
         facts = {
-            "layers": fingerprint((frozen.module, frozen.prepare), tensor_hash),
+            "layers": fingerprint((frozen.module, frozen.prepare), tensor_hash, is_complete=True),
             "node": repr(self.node),
             "options": [frozen.batch_rows, str(frozen.dtype)],
             "torch": torch.__version__,
