@@ -20,7 +20,7 @@ from cerebro.contract.stored.notifications import (
     TargetRequest,
     TargetStatus,
 )
-from cerebro.errors import BadRequestError, ConflictError, ForbiddenError, validation_summary
+from cerebro.errors import BadRequestError, ConflictError, ForbiddenError
 from dispatcher.access.guard import acts_for
 from dispatcher.access.rights import principal
 from dispatcher.pages.live_pages import live_route, render
@@ -121,4 +121,8 @@ def _target_request(form: Mapping[str, str], events: list[str]) -> TargetRequest
     try:
         return TargetRequest.model_validate(fields)
     except ValidationError as cause:
-        raise BadRequestError(validation_summary(cause.errors(include_input=False))) from None
+        first = cause.errors(include_input=False)[0]
+        reason = first["msg"].removeprefix("Value error, ")
+        raise BadRequestError(
+            reason if first["loc"][0] == "url" else f"{first['loc'][0]}: {reason}"
+        ) from None

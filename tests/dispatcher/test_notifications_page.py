@@ -58,6 +58,7 @@ def test_a_refused_target_keeps_the_form(browser: Browser, changes: dict[str, ob
     answer = browser.post(PAGE, SLACK | changes)
     assert answer.status_code == 400
     assert why in text_of(answer.text)
+    assert "Value error" not in answer.text
     assert 'aria-describedby="url-hint problem"' in answer.text
     assert "No notification target" in browser.get(PAGE).text
 
