@@ -31,7 +31,7 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
 
 BAR = 1.02
-ROUNDS = 41
+ROUNDS = 13
 _ROWS, _BATCH, _CLASSES = 6_400, 32, 10
 
 
