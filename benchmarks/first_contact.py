@@ -68,7 +68,7 @@ def _pip(python: Path, *arguments: str) -> None:
 
 
 def _demo(place: Path, home: Path) -> float:
-    """Run the demo in an empty folder; return the time at which it printed the leaderboard's first row."""
+    """Run the demo in an empty folder; return the time of the leaderboard's first row."""
     (place / "empty").mkdir()
     variables = {key: text for key, text in os.environ.items() if not key.startswith(("CEREBRO_", "PYTHON"))}
     printed = 0.0

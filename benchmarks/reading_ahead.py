@@ -1,6 +1,6 @@
 """Reading ahead: passes of a sub-epoch with as many threads as earlier passes suggest, and without threads.
 
-The rows are those of `benchmarks.loader`; a training step has one linear layer; the process has the allocator's
+It uses the rows of `benchmarks.loader`; a training step has one linear layer; the process has the allocator's
 settings of a worker's child. The slow-volume case empties the page cache before each pass, and a control group limits
 the read rate. The other case reads from memory. Passes of both kinds alternate, and the first of each only learns.
 """

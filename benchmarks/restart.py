@@ -45,7 +45,7 @@ MODELS, WORKERS = 40, 10
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 600.0
 _RIVAL_S = 0.001
-"""Lease of the second controller: the minimum, so that it disturbs only what is already broken."""
+"""Lease of the second controller: the minimum. It can only replace a first controller that has lost its own lease."""
 _POLL_S = 0.2
 _BUSY, _QUIET_S = 0.2, 2.0
 """The controller is idle when it has used less than this share of a core for this time."""

@@ -31,7 +31,7 @@ class Settings:
         server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
         token: bearer token (``CEREBRO_TOKEN``, required).
         volumes: mounted volumes; the controller writes metadata to `shared` and event files to `metrics`.
-        lease_s: seconds of silence after which a worker is lost (``CEREBRO_LEASE_S``). 10 s: five missed
+        lease_s: seconds of silence until a worker counts as lost (``CEREBRO_LEASE_S``). 10 s: five missed
             reports, so that a slow disk or a restarting store costs no sub-epoch.
         tick_s: maximum seconds between two reads of the workers. 1 s: the delay it adds to the lease.
         open_runs: maximum active runs; the others wait in the queue (``CEREBRO_OPEN_RUNS``). 8: each has part

@@ -24,56 +24,59 @@ _Edge = tuple[StrEnum, str, StrEnum]
 _HEAD = """\
 # States
 
-Written by `python -m docs.generate_state` from the tables in `cerebro/state/`; a test compares them. Edit those.
+`python -m docs.generate_state` writes this page from the tables in `cerebro/state/`. Edit the tables; a test compares
+the page with them.
 
-State is never stored. It is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables
-do not allow raises `IllegalEventError` and changes nothing. Such an event would mean a bug or a foreign writer,
-because the store accepts only steps that fit (`kvs_api/store/steps.lua`).
+No state is stored. `ExperimentState.apply` computes it from the experiment's event log. It raises `IllegalEventError`
+for an event that the tables do not allow, and changes nothing. Such an event means a bug or a foreign writer, because
+the store refuses illegal steps (`kvs_api/store/steps.lua`).
 """
 
 _TASKS = """
 ## A task
 
-What a worker executes: a sub-epoch of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt
-has a number; an event of another attempt than the newest is refused.
+A task is a sub-epoch (`train`), or one `etl`, `valid`, `test` or `predict` task. A worker executes it in numbered
+attempts. The store refuses events of earlier attempts.
 
-`TaskFailed` leads back to *pending* in three cases. The failure is worth another attempt (the child process died,
-memory ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker
-was asked to end, the disk was full, or the checkpoint that the task should start from is broken, or its base. Or it
-rules out the way by which the sub-epoch ran (the technique does not apply to the model, or memory ran out), and another
-way is left. Otherwise it leads to *failed*.
+`TaskFailed` leads back to *pending* if a new attempt may succeed:
 
-`TaskGivenUp` says that no worker has the memory that the task needs ([decision
-64](decisions/0064-sub-epochs-out-of-memory.md)).
+- The cause may pass (a killed process, lack of memory, an unreachable object store), and attempts remain.
+- The task is not to blame: the worker had to end, the disk was full, or the task's checkpoint or frozen-weights file
+  is corrupt.
+- The parallel plan does not suit the model, or needs more memory than the device has, and the model has other plans.
 
-Two rows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the sub-epoch
-that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
-is needed once more.
+In all other cases `TaskFailed` leads to *failed*. `TaskGivenUp` ends a task that needs more memory than any worker
+has ([decision 64](decisions/0064-sub-epochs-out-of-memory.md)).
+
+The fold derives two events that the log does not contain. After `CheckpointLost`, the sub-epoch that wrote a corrupt
+checkpoint runs again. After `PartitionWanted`, a training partition is prepared again for models of the same run.
 """
 
 _RUNS = """
 ## A run
 
-One call of `run_etl`, `run_fit`, `run_test` or `run_predict`. `RunFinished` ends a run from any open state with the
-outcome that the event names, and never while one of its tasks is open.
+A run is one call of `run_etl`, `run_fit`, `run_test` or `run_predict`. `RunFinished` ends an open run with the
+outcome in the event, after its last task has ended.
 
-A user's command that comes too late, such as to resume a run that is neither paused nor stopped, is no error and has
-no effect. A stopped run is open again when a user resumes it. Any run that has ended is open again when a user
-resumes or retries one of its models: this model goes on, and the models that were active when the run ended are
-stopped. A run that failed because no task could have succeeded stays as it is. So does one that cannot go on beside a
-run that is open: an experiment preprocesses or trains in one run at a time, and what is tested must not change
-([decision 32](decisions/0032-tests-in-parallel-with-fits.md)).
+Late commands have no effect and cause no error, such as resuming a run that is neither paused nor stopped. A user may
+resume a stopped run. A user may also resume or retry a model of an ended run. Then the run opens again for this
+model, and models that were active at the run's end become *stopped*.
+
+A failed run stays closed if its failure affects every task. An ended run also stays closed while another open run
+would conflict with it: an experiment preprocesses or trains in one run at a time, and models under test must not
+change ([decision 32](decisions/0032-tests-in-parallel-with-fits.md)).
 """
 
 _MODELS = """
 ## A model of a fit run
 
-A model ends alone. The run goes on with the others, and fails only if all of its models do. A stopped model can still
-finish or fail, if its sub-epoch ends before it is revoked; until then, pages call it *stopping*.
+Each model ends by itself. The other models of the run continue; the run fails only if all models fail. A stopped
+model can still finish or fail, if its sub-epoch ends before the controller revokes it. Until then pages show
+*stopping*.
 
-Three rows are not events of the log. `LastTaskEnded`: all sub-epochs are committed, and all epochs are validated or
-given up. `GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for
-another model alone.
+The fold derives three events that the log does not contain. `LastTaskEnded`: all sub-epochs are committed, and every
+epoch is validated or its validation has failed. `GivenUp`: a task of the model has failed, without further attempts.
+`LeftOut`: the ended run opens again for another model only.
 """
 
 

@@ -1,4 +1,4 @@
-"""Files in /dev/shm that nobody uses any longer."""
+"""Unused files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def unused() -> set[Path]:
         try:
             if path.is_file() and path.stat().st_ino not in mapped:
                 files.add(path)
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # removed since the listing
             continue
     return files
 
@@ -28,7 +28,7 @@ def check_none_left(before: set[Path]) -> None:
     """Wait until each unused file is one of `before`. Python's resource tracker removes files of killed processes.
 
     Raises:
-        AssertionError: a file is left; the message names it.
+        AssertionError: another unused file exists; the note names it.
     """
     try:
         until(lambda: unused() <= before, f"no unused file in {FOLDER}")
@@ -40,13 +40,13 @@ def check_none_left(before: set[Path]) -> None:
 def _mapped_inodes() -> set[int]:
     """Return the inodes of the files in /dev/shm that a process has mapped.
 
-    Not the names: glibc creates a semaphore under a temporary name, which is the one that the kernel shows.
+    Inodes, because the kernel shows the temporary name under which glibc creates a semaphore.
     """
     inodes = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             lines = maps.read_text(errors="replace").splitlines()
-        except OSError:  # the process has ended, or belongs to another user
+        except OSError:  # the process has ended, or another user started it
             continue
         inodes |= {int(line.split(maxsplit=5)[4]) for line in lines if f" {FOLDER}/" in line}
     return inodes

@@ -47,7 +47,7 @@ class Hungry(SubEpochSpec):
             torch.cuda.set_per_process_memory_fraction(self.limit_mib * _MIB / total)
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
-        """Create a small network, or one that is too large."""
+        """Create a small or a too large network."""
         stage = hyperparams["stage"]
         side = round((self.limit_mib * _MIB / 4 / 32) ** 0.5) if stage == "state" else 64
         hidden = [

@@ -149,7 +149,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 
 def _write(partition: Path, shape: Shape) -> None:
-    """Write texts in which each token decides which four may follow."""
+    """Write texts; each token decides which four tokens may follow."""
     generator = np.random.default_rng(0)
     chain = generator.integers(shape.vocabulary, size=(shape.vocabulary, 4))
     texts = []

@@ -21,7 +21,7 @@ class Setting:
         kind: type of the device, `"cuda"` or `"cpu"`.
         is_small: True for a rehearsal with small models and few rows.
         folder: existing empty folder for the section's files.
-        deadline: time of `time.monotonic()` after which a section starts nothing new.
+        deadline: `time.monotonic()` when a section stops to start work.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Row:
     """One line of the table.
 
     Attributes:
-        what: what was measured or checked.
+        what: the measured quantity or the check.
         measured: the finding in words, with units.
         values: the same numbers for programs.
         holds: True or False for a check; `None` for a figure without one.

@@ -29,7 +29,7 @@ class OneLineParser(argparse.ArgumentParser):
         if name := next((each.partition("=")[0] for each in unknown if each.startswith("-")), ""):
             known = [option for action in self._actions for option in action.option_strings]
             self.error(f"{self.prog} has no option {name}{did_you_mean(name, known)}")
-        # argparse takes all positional arguments before the first option, even none of a list.
+        # argparse takes all positional arguments before the first option, even an empty list.
         rest = next((each for each in self._actions if not each.option_strings and each.nargs == "*"), None)
         if unknown and rest is not None:
             setattr(options, rest.dest, [*(getattr(options, rest.dest, None) or ()), *unknown])

@@ -28,7 +28,7 @@ class CommandsMixin(OpenExperiment):
         """Stop a run. Committed sub-epochs are kept; `resume` continues from them.
 
         Args:
-            run: run id. Default: the open run; of several, the one that preprocesses or trains.
+            run: run id. Default: the open run; if several are open, the preprocessing or training run.
 
         Raises:
             ConflictError: the run has ended.
@@ -139,7 +139,7 @@ class CommandsMixin(OpenExperiment):
                 an epoch number. Old checkpoints are deleted; the error lists the remaining ones.
             warm: True to start from the parent's weights and optimizer state. Default False: random weights.
                 Hyperparameters that change the network require False.
-            epochs: epochs in all, including those of the parent. Default: as the parent.
+            epochs: total epochs, with the parent's. Default: as the parent.
             run: fit run. Default: the newest.
 
         Returns:
@@ -223,8 +223,8 @@ class CommandsMixin(OpenExperiment):
         """Change the priority of an open run, or of one model within its fit run.
 
         A run whose priority is higher by 1 gets four times the share of the cluster; no run starves. If it has too few
-        devices then, a run above its share releases one at a savepoint. Sub-epochs of a model with higher priority
-        start before those of other models of its run, whose share stays the same; no sub-epoch is preempted for them.
+        devices then, a run above its share releases one at a savepoint. Within a run, models of higher priority
+        start their sub-epochs first. A model's priority preempts nothing and leaves the run's share unchanged.
 
         Args:
             priority: ``"low"``, ``"normal"`` or ``"high"`` (-1, 0, 1), or an integer from -9 to 9.
@@ -276,7 +276,7 @@ class CommandsMixin(OpenExperiment):
         Args:
             key: at most 100 letters, digits, blanks and ``_ . / -``. The tag ``"note"`` is free text.
             value: at most 5,000 characters.
-            model: model id, such as ``"m03"``. Default: the tag belongs to the experiment.
+            model: model id, such as ``"m03"``. Default: a tag of the experiment.
             run: fit run of the model. Default: the newest.
 
         Raises:
@@ -295,7 +295,7 @@ class CommandsMixin(OpenExperiment):
 
         Args:
             key: key of the tag.
-            model: model id. Default: the tag belongs to the experiment.
+            model: model id. Default: a tag of the experiment.
             run: fit run of the model. Default: the newest.
 
         Raises:

@@ -1,4 +1,4 @@
-"""AWS reads and waits through boto3, for `world`, `preflight` and `site`. Changes are made by executables (`runner`).
+"""AWS reads and waits through boto3, for `world`, `preflight` and `site`. Executables make changes (`runner`).
 
 botocore handles retries, pages and waiters. Every error becomes an `AwsError`.
 """

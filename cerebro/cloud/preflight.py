@@ -41,7 +41,7 @@ class Verdict(StrEnum):
     """Result of a check."""
 
     OK = "ok"
-    WARN = "warn"  # Works, but perhaps not as expected.
+    WARN = "warn"  # Works, with a risk.
     UNKNOWN = "?"  # Could not be read.
     FAIL = "FAIL"  # Nothing is created.
 
@@ -220,7 +220,7 @@ def _memory(machine: Mapping[str, Any]) -> str:
 
 
 def _choose_zones(site: Site, known: Sequence[str]) -> Finding:
-    """Choose the zones: the nodes' is the first one decided, or one that offers all types."""
+    """Choose the zones: the nodes' is the first decided zone, or a zone that offers all types."""
     types, without = site.file.instance_types, data("checks.yaml")["zones_without_eks"]
     zones = site.aws.find("ec2", "describe_availability_zones", _ZONES)
     usable = {name for name, id_ in zones if id_ not in without}

@@ -1,6 +1,6 @@
 """Output files of a local cluster's services: opened for appending, kept small, read from the end.
 
-`ServiceProcess` opens them; ``cerebro logs`` and error messages read them. Logs of tasks are in folders beside them and
+`ServiceProcess` opens them; ``cerebro logs`` and error messages read them. Logs of tasks are in their own folders and
 are written by workers.
 """
 

@@ -1,6 +1,6 @@
 """Requests for suggestions (`SuggestionsRequest`), and `values_for`, which answers them with a sampler.
 
-The controller's search source builds requests. It answers those of the random sampler itself. Others go to its
+The controller's search source builds requests. It answers requests to the random sampler itself. Others go to its
 suggestion process, or to a worker if the controller lacks the sampler's libraries (`installed_samplers`). A worker
 runs a user's own sampler.
 """

@@ -11,7 +11,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
 
 LOOKAHEAD_S = 1.0
-"""Seconds before the expected end, besides the load time, at which a device gets its next task.
+"""A device gets its next task this many seconds, plus the load time, before the expected end.
 
 A longer lookahead holds a model in a queue while another worker could train it; a shorter one makes the
 device wait.

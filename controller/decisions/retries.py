@@ -18,8 +18,8 @@ class Retries:
     """Unsuccessful attempts of open sub-epochs. Gangs are excluded: their workers are computed each time.
 
     Attributes:
-        out_of_memory: workers where a sub-epoch ran out of memory.
-        failed_at: workers where a sub-epoch failed because of the machine.
+        out_of_memory: workers with a sub-epoch that ran out of memory.
+        failed_at: workers with a sub-epoch that failed because of the machine.
         without_memory: model -> workers known to have too little memory; set before each decision.
         interrupted: (model, epoch, partition) of sub-epochs that were interrupted or have a savepoint -> end of the
             model's wait for a holder of the partition; 0 without waiting.

@@ -1,4 +1,4 @@
-"""Times and losses of a fit run's sub-epochs, from which dispatch estimates the remaining work.
+"""Times and losses of a fit run's sub-epochs, for dispatch's estimate of the remaining work.
 
 A fold of the log separate from the dispatch state (`controller.decisions.fit_dispatch`), so that a rebuilt
 dispatch state loses no knowledge.
@@ -30,7 +30,7 @@ _PAIRS = 20_000
 """Pairs of model and partition per additional observation to wait for: a pass over a million takes a second."""
 
 _REMEMBERED = 50
-"""Epochs after which old results have little weight (`cerebro.scheduling.estimates`)."""
+"""Age in epochs of results that have little weight (`cerebro.scheduling.estimates`)."""
 
 
 _AT_START = 10_000

@@ -58,7 +58,7 @@ def decide(
 def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[ClusterEvent]:
     """Yield changes of the replicas on the volumes of present workers.
 
-    Workers that share a volume each register its replicas; a replica exists while one of them lists it.
+    Workers that share a volume each register its replicas; a replica exists while any worker lists it.
     """
     known: dict[str, set[tuple[str, int]]] = {}
     found: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)

@@ -1,7 +1,7 @@
 """The registered workers and the state of their machines, as the store reports them.
 
 `controller.scaling.membership` owns it, refreshes it for each snapshot and has it remove workers whose pod is gone
-for good. It judges nothing: `controller.scaling.cluster_snapshot` derives who is absent.
+for good. It judges nothing: `controller.scaling.cluster_snapshot` derives absent workers.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Pruning:
         self._waiting = _not_active(run)
         """Models whose training has ended since the last check."""
         self._held: set[str] = set()
-        """Other models with files that may become removable without an event of their own."""
+        """Other models with files that may become removable without a new event."""
 
     def step(self, runs: Mapping[str, Run], run: Run, *, is_last: bool = False) -> CheckpointsPruned | None:
         """Return the event to write now, or `None`.

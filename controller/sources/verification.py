@@ -1,4 +1,4 @@
-"""When and on which worker a sub-epoch is re-executed for verification. Pure.
+"""Time and worker of a sub-epoch's re-execution for verification. Pure.
 
 A re-execution normally takes an idle device that no sub-epoch wants. Once overdue it is placed before new sub-epochs:
 a busy cluster would otherwise find a faulty worker only at the end. Nothing is queued behind a running one. The cost is

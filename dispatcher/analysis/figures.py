@@ -127,7 +127,7 @@ def _over_two(
 
 
 def best_so_far(read_model: ReadModel, query: BestSoFarQuery, now: float) -> Drawing:
-    """Draw the best objective so far over models, time or trained epochs."""
+    """Draw the best objective over models, time or trained epochs."""
     run = read_model.fit(query.fit)
     if run is None:
         return empty_drawing()
@@ -211,7 +211,7 @@ def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
     """Return the named hyperparameters. Accepts names with the prefix ``hp.``.
 
     Raises:
-        BadRequestError: the run has no such hyperparameter; the message lists the existing names.
+        BadRequestError: the run lacks the hyperparameter; the message lists its names.
     """
     known = read_model.table(run).columns().hyperparameters
     wanted = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())

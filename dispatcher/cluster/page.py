@@ -1,4 +1,4 @@
-"""Route of the page Cluster. Data comes from `dispatcher.cluster.snapshot`, also for the read API."""
+"""Route of the page Cluster. `dispatcher.cluster.snapshot` supplies its data, also for the read API."""
 
 from __future__ import annotations
 

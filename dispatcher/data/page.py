@@ -1,6 +1,6 @@
 """Route of the tab Data. Also shows failed rows of the partition in the address, for browsers without scripts.
 
-Progress comes from the event log and live points, failed rows from the shared volume.
+Reads progress from the event log and live points, failed rows from the shared volume.
 """
 
 from __future__ import annotations

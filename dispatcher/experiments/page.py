@@ -1,6 +1,6 @@
 """Routes of the list of experiments, and of commands on several experiments.
 
-Rows come from `Services.catalogue`. `commands.batch` executes the commands that the page offers (`OFFERED`).
+`Services.catalogue` supplies the rows. `commands.batch` executes the commands that the page offers (`OFFERED`).
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _view(services: Services, name: str, form: ModelForm) -> ModelFormView:
 
 
 def _send(services: Services, name: str, command: Command, once: str) -> tuple[CommandRecord, ...]:
-    """Append the command's events and return their outcomes, as far as known.
+    """Append the command's events and return the known outcomes.
 
     Raises:
         ConflictError: the command is no longer possible, or came too late.

@@ -36,7 +36,7 @@ class Comparison:
 
 
 def comparison(models: Sequence[ModelSummary]) -> Comparison:
-    """Compare models, which may belong to several runs."""
+    """Compare models of one or several runs."""
     names = dict.fromkeys(name for model in models for name in model.hyperparams)
     metrics = dict.fromkeys(name for model in models for name in model.metrics)
     results = (

@@ -1,4 +1,4 @@
-"""Why a model failed: the line of user code, and what models with the same failure share. Pure."""
+"""Causes of a model's failure: the line of user code, and common hyperparameters of models with this failure. Pure."""
 
 from __future__ import annotations
 

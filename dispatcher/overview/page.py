@@ -1,4 +1,4 @@
-"""Route of the tab Overview. Data comes from the log, workers' statuses and the check for missing files."""
+"""Route of the tab Overview. It reads the log, workers' statuses and the check for missing files."""
 
 from __future__ import annotations
 

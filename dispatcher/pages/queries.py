@@ -23,7 +23,7 @@ def parsed_query(kind: type[Query], **fixed: object) -> Query:
 
 
 def query_of(kind: type[Query], parameters: Mapping[str, str], **fixed: object) -> Query:
-    """Return the query in `parameters`, in which commas join repeated values."""
+    """Return the query in `parameters`; commas join repeated values."""
     fields: dict[str, object] = {
         name: value for name, value in parameters.items() if name in kind.model_fields and value
     }

@@ -97,9 +97,9 @@ class ReadModel:
 
     Attributes:
         record: its record.
-        state: fold of the log so far.
+        state: fold of the events read.
         live: its live points.
-        is_complete: True if the log was read to the end.
+        is_complete: True if the whole log was read.
         is_open: True if a run is in progress, so throughput and estimates change without events.
     """
 
@@ -185,7 +185,7 @@ class ReadModel:
         return self._tables[run.id]
 
     def columns(self, run: Run) -> Columns:
-        """Return the columns of a planned fit run's models, with the test values known so far."""
+        """Return the columns of a planned fit run's models, with known test values."""
         metric = run.fit_request.metric
         tests = [self.tested(test).values(metric) for test in tests_of(self.state, run)]
         return replace(self.table(run).columns(), tests=ChainMap(*reversed(tests)))

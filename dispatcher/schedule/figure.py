@@ -40,7 +40,7 @@ def schedule(read_model: ReadModel, query: ScheduleFigureQuery, now: float) -> D
     landmarks = figures.landmarks(read_model.state, run, now)
     if found is not None and (found.is_chosen or found.kept_since):
         since_s, until_s = found.seconds
-        # Without a window the chart extends to the end of the plan.
+        # Without a window the chart shows the whole plan.
         landmarks = figures.within(landmarks, since_s, until_s if found.until < found.end else math.inf)
         spans = [span for span in spans if span.start_s < until_s and span.end_s > since_s]
     is_at_end = found is None or found.until >= found.end

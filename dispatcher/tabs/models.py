@@ -55,7 +55,7 @@ def shown_best(found: BestModel | None) -> Best | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """The attempt at which a model failed. `task`: key; `what`: the task in words."""
+    """The failed attempt of a model. `task`: key; `what`: the task in words."""
 
     task: str
     attempt: int

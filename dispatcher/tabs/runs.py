@@ -105,7 +105,7 @@ def shown_run(read_model: ReadModel, now: float) -> ShownRun:
 
 
 def best_scores(read_model: ReadModel, run: Run) -> list[ScoreRow]:
-    """Return the best results of a test run so far, at most `MAX_SCORES`; an empty list for other runs."""
+    """Return the current best results of a test run, at most `MAX_SCORES`; an empty list for other runs."""
     if (
         run.kind != "test"
         or not isinstance(run.plan, EvaluatePlan)

@@ -46,7 +46,7 @@ def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
 
 
 def device_count(state: ExperimentState, worker: str) -> int:
-    """Return the number of devices of a worker, also of one that has left."""
+    """Return the number of devices of a worker, also after it left."""
     known = state.workers.get(worker)
     return known.most_devices if known else 1
 

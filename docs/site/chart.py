@@ -72,7 +72,7 @@ def _values(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[t
 
 
 def _comment_before(lines: list[str], line: int) -> str:
-    """Return the comment directly above a key, and the comment at its end."""
+    """Return the comments directly above a key and behind it."""
     found = list[str]()
     above = line
     while above and re.match(r" *# (?!---)", lines[above - 1]):

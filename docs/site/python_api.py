@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Options of runs": ("Scheduling", "Parallelism", "Limits", "Budget", "FailureRule"),
     "Registered models": ("load_model",),
 }
-"""Page -> public names of `cerebro`. Each name belongs to exactly one page."""
+"""Page -> public names of `cerebro`. Each name is on exactly one page."""
 _MORE = {
     "Results": (
         *(f"cerebro.client.results.{name}" for name in cerebro.client.results.__all__),

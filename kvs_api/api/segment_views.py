@@ -1,6 +1,6 @@
 """Views that move the older part of a log into files, and store and return snapshots (`kvs_api.logs.segment_store`).
 
-The controller calls them; it decides when to cut. Log readers need none of them: ordinary reads include moved events.
+The controller calls them and decides when to cut. Log readers don't need them: ordinary reads include moved events.
 """
 
 from __future__ import annotations

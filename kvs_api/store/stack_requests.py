@@ -1,7 +1,7 @@
 """Requests for stack traces of running tasks, and the answers.
 
 Called by views of the REST API. A client's request goes into the worker's inbox; the agent takes the stack trace
-and reports it. The store keeps the answer for five minutes, in which the client fetches it.
+and reports it. The store keeps the answer for five minutes, so that the client can fetch it.
 """
 
 from __future__ import annotations

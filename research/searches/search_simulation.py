@@ -25,7 +25,7 @@ from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 _ROWS = 10_000
 """Rows of a partition."""
 _LEASE_S = 0.5
-"""Silence after which a worker is lost: half a typical epoch."""
+"""Silence of a lost worker: half a typical epoch."""
 _LIMIT = 100_000_000
 _METRIC = "accuracy"
 

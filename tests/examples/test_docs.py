@@ -19,6 +19,7 @@ from cerebro.client.experiment import Experiment
 from cerebro.client.results import FitResult
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from docs.generate_state import TARGET, render
+from tests.deploy import documented_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -201,6 +202,12 @@ def test_the_commands_page_lists_all_commands(commands: set[str]) -> None:
     """Every command in a fenced block of docs/commands.md exists, and every command is listed."""
     listed = "\n".join(_blocks(ROOT / "docs/commands.md", ""))
     assert set(re.findall(r"^cerebro ([a-z-]+)", listed, flags=re.MULTILINE)) == commands
+
+
+def test_each_documented_command_has_a_call_or_a_reason() -> None:
+    """`tests/deploy/test_wheel.py` makes the calls, with the wheel alone."""
+    tested = [command for command, _ in documented_commands.CALLS]
+    assert sorted([*tested, *documented_commands.ELSEWHERE]) == sorted(documented_commands.documented())
 
 
 def test_commands_named_in_documents_exist(commands: set[str]) -> None:

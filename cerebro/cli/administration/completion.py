@@ -65,7 +65,7 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPars
 
 
 def _experiments(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Return the names of experiments; none if the cluster does not answer in time."""
+    """Return the names of experiments, or an empty list if the cluster does not answer in time."""
     import os
 
     from cerebro.local.home import ClusterHome, find_running

@@ -1,6 +1,6 @@
 """``cerebro forget history``: remove the stored times and memory of earlier runs' sub-epochs.
 
-They are the rows of `kvs_api.store.history`, from which the controller estimates new runs. Logs of experiments keep
+They are the rows of `kvs_api.store.history`, the controller's basis for estimates of new runs. Logs of experiments keep
 their measurements.
 """
 

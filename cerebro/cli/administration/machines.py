@@ -108,7 +108,7 @@ def results(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, CheckResult]:
-    """Wait for the results of checks; return those that arrive in time.
+    """Wait for the results of checks; return results that arrive in time.
 
     Args:
         requested: worker -> time of the request, as the store recorded it.

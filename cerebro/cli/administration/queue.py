@@ -54,7 +54,7 @@ def queue_lines(
     """Format one line for each open run: position, share, devices and reason to wait.
 
     Args:
-        logs: experiment -> its log, as far as logs were read.
+        logs: experiment -> its log; experiments whose log was not read are missing.
         pod_problems: pod -> reason why it does not start.
     """
     rows = [

@@ -56,7 +56,7 @@ def examine(
     Args:
         home: the cluster's folder; need not exist.
         environment: environment variables of the user's shell or notebook.
-        workers: number of workers to check for; default: that of the running cluster, or of a new one.
+        workers: number of workers to check for; default: as in the running or a new cluster.
     """
     info = find_running(home)
     wanted = workers or (info.workers if info else DEFAULT_WORKERS)
@@ -67,6 +67,6 @@ def examine(
     for name, check in checks.items():
         try:
             yield name, check(case)
-        except Exception as cause:  # noqa: BLE001 - whatever fails, the other checks must run
+        except Exception as cause:  # noqa: BLE001 - the other checks must run, too
             message = f"could not be checked: {type(cause).__name__}: {cause}"
             yield name, fail(message, "this is a defect of `cerebro doctor`: report it with this line")

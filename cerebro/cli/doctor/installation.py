@@ -1,6 +1,6 @@
 """Checks of ``cerebro doctor`` on the installation: Python, packages, torch and its GPUs, the database server.
 
-`torch` is imported in a process of its own, for at most 120 s. Nothing is installed.
+A separate process imports `torch`, for at most 120 s. Nothing is installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``cerebro failed-rows EXPERIMENT``: print the rows that preprocessing skipped or failed on.
 
-The table comes from `cerebro.client.results.failed_table`, which reads the files of an ETL run. Reads only.
+`cerebro.client.results.failed_table` reads the table from the files of an ETL run. Writes nothing.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def parse_locators(locators: Locators | Mapping[str, Any]) -> Locators:
     A split may also be the metadata's address alone.
 
     Raises:
-        LocatorError: fields are wrong; the message names all of them.
+        LocatorError: fields are wrong; the message names each field.
     """
     if isinstance(locators, Locators):
         return locators

@@ -1,4 +1,4 @@
-"""Figures of a search: best value so far, rungs, and the metric over two hyperparameters as contours.
+"""Figures of a search: best value over models, rungs, and the metric over two hyperparameters as contours.
 
 `cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call them. Slices over one hyperparameter are in
 `cerebro.figures.scatter`.

@@ -1,4 +1,4 @@
-"""Best value so far over models, time or trained epochs. Pure.
+"""Best value over models, time or trained epochs. Pure.
 
 Over models, each model has one dot, its best value. Over time and epochs, each completed epoch has one dot.
 """
@@ -129,7 +129,7 @@ def best_so_far(
     is_log: bool = False,
     theme: Theme = "light",
 ) -> Figure:
-    """Draw the best value so far as steps, and each value as a dot.
+    """Draw the best value at each moment as steps, and each value as a dot.
 
     Args:
         found: see `observations`.

@@ -38,11 +38,11 @@ class NotificationCalls(Transport):
         return self.call("POST", "/v1/notifications", NotificationTarget, request)
 
     def remove_notification(self, target: str) -> None:
-        """Remove a target. `NotFoundError` if the caller sees no such target."""
+        """Remove a target. `NotFoundError` if the caller may not see it or it does not exist."""
         self.send("DELETE", f"/v1/notifications/{quote(target, safe='')}", None, 0.0)
 
     def test_notification(self, target: str) -> NotificationTarget:
-        """Request a test message; `TargetStatus.tested` shows that an attempt was made."""
+        """Request a test message; `TargetStatus.tested` shows the attempt."""
         return self.call("POST", f"/v1/notifications/{quote(target, safe='')}/test", NotificationTarget)
 
     def outbox(self) -> OutboxAnswer:

@@ -144,7 +144,7 @@ class _Compact:
         self.model.addConstr(gpus * self.C >= absent + load)
 
     def add_exclusive(self, worker: int, mine: list[RequiredSubEpoch]) -> None:
-        """Order each pair on a worker where no two sub-epochs fit side by side."""
+        """Order each pair on a worker that can't train two sub-epochs side by side."""
         for one, other in combinations(mine, 2):
             if one.model != other.model:
                 elsewhere = 2 - self.is_on(one, worker) - self.is_on(other, worker)

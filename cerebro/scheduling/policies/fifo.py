@@ -1,4 +1,4 @@
-"""First in, first out (`fifo`): the order in which models were added. `ByPriorityScore` uses it without scores."""
+"""First in, first out (`fifo`): models train in the order of creation. `ByPriorityScore` uses it without scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cerebro's own procedures, one file each, and `procedure_of`, by which `Search` creates the procedure of a request."""
+"""Cerebro's own procedures, one file each. `procedure_of` creates the procedure of a request, for `Search`."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class MetricCurve(NamedTuple):
     """Values of a live metric over time."""
 
     name: str = ""
-    """Name of the metric; empty if the log has no curve."""
+    """Name of the metric, or an empty text without a curve."""
     packed_points: bytes = b""
     """The points as doubles, to save memory."""
     has_diverged: bool = False

@@ -80,7 +80,7 @@ def model_ends(value: Run) -> ModelEnds:
 
 
 def shortfall(value: Run) -> str:
-    """Count the incomplete models of an ended fit; empty if all are complete."""
+    """Count the incomplete models of an ended fit. Return an empty text for zero."""
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)
@@ -94,7 +94,7 @@ def shortfall(value: Run) -> str:
 
 
 def incomplete(value: Run) -> str:
-    """Describe the missing partitions of an ended ETL run; empty if none is missing."""
+    """Describe the missing partitions of an ended ETL run. Return an empty text for zero."""
     tasks = value.tasks.by_key
     missing_partitions = sum(task.state is not TaskState.COMMITTED for task in tasks.values())
     if value.is_open or value.kind != "etl" or not missing_partitions:

@@ -19,7 +19,7 @@ def begin(
 
     Args:
         datasets: data sets of the experiment; an ETL run's is added.
-        holders: (data set, training partition) -> workers with a replica. Partitions without one are made again.
+        holders: (data set, training partition) -> workers with a replica. Partitions without one are prepared again.
         run: a run without a plan.
     """
     run.plan = plan

@@ -59,7 +59,7 @@ def process_states(roots: Collection[int], *, proc: Path = Path("/proc")) -> lis
 
 
 def waits_in(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """Return the kernel function in which a process waits, or "" if unknown."""
+    """Return the kernel function of a waiting process, or "" if unknown."""
     with suppress(OSError):
         name = (proc / str(pid) / "wchan").read_text().strip()
         return "" if name == "0" else name

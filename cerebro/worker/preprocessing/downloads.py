@@ -27,7 +27,7 @@ class ShardObjects:
     """The objects of some rows, as a context manager. Used by one thread.
 
     Args:
-        store: object store, or None if rows name no objects.
+        store: object store; None without object columns.
         rows: metadata rows of the shard.
         columns: columns that name objects: a name, a list of names, or null.
         folder: for copies; created when needed, removed at exit.

@@ -16,7 +16,7 @@ class RunScheduling:
     has_planner: bool = False
     """True if the run may follow a plan; a user's newest choice."""
     planned: SchedulePlanned | None = None
-    """The newest plan, followed where it applies."""
+    """The newest plan; dispatch follows it if it applies."""
     has_added: bool = False
     """True if models or epochs were added after the start."""
     forecasts: list[ForecastMade] = field(default_factory=list)
