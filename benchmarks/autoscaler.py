@@ -187,7 +187,7 @@ def benchmark() -> list[Figure]:
     """Measure kept deadlines, their cost, and the number of size changes."""
     began = time.monotonic()
     kept = feasible = flaps = surely = 0
-    costs, off, most_changes = [], [], 0
+    costs, off, max_changes = [], [], 0
     for seed in range(SCENARIOS):
         world = World.drawn(seed)
         fixed = {n: simulated(world, n, mode="advise" if n == _ADVISED else "off") for n in _FIXED}
@@ -197,7 +197,7 @@ def benchmark() -> list[Figure]:
         in_time = [outcome for outcome in fixed.values() if outcome.ended_s <= finish_by]
         found = simulated(world, world.workers, finish_by=finish_by, mode="act")
         flaps += _flaps(found.changes)
-        most_changes = max(most_changes, len(found.changes))
+        max_changes = max(max_changes, len(found.changes))
         advised = fixed[_ADVISED]
         first = advised.forecasts[0]
         off.append(abs(first.time + first.end.p50_s - advised.ended_s) / (advised.ended_s - first.time))
@@ -207,7 +207,7 @@ def benchmark() -> list[Figure]:
             kept += found.ended_s <= finish_by
             costs.append(found.hours / min(outcome.hours for outcome in in_time))
     took_s = time.monotonic() - began
-    note = f"{took_s:.0f} s for {SCENARIOS} scenarios; at most {most_changes} changes in a run"
+    note = f"{took_s:.0f} s for {SCENARIOS} scenarios; at most {max_changes} changes in a run"
     return [
         Figure(
             what=f"finish_by kept, of those that a fixed number of workers keeps; {SCENARIOS} scenarios with kills",

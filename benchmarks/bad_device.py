@@ -40,14 +40,14 @@ def benchmark() -> list[Figure]:
 
 
 def _broken() -> list[Figure]:
-    given_up = most_failures = 0
+    given_up = max_failures = 0
     without, longer, is_left = [], [], True
     for seed in range(SEEDS):
         simulation = _simulation(seed, broken=True)
         run = simulation.run().runs["fit-1"]
         given_up += sum(model.state is not ModelState.FINISHED for model in run.models.values())
         failures = [event for event in simulation.log if isinstance(event, TaskFailed)]
-        most_failures = max(most_failures, sum(each.worker == BAD for each in failures))
+        max_failures = max(max_failures, sum(each.worker == BAD for each in failures))
         is_left &= BAD in simulation.store.workers_health().quarantined()
         makers = {e.worker for e in simulation.log if e.type == "TaskCommitted" and "/etl/" in e.task}
         is_left &= bool(makers - {f"{BAD}-etl"})
@@ -68,8 +68,8 @@ def _broken() -> list[Figure]:
         ),
         Figure(
             what="bad device: failures before its worker is quarantined",
-            measured=f"at most {most_failures} in {SEEDS} runs",
-            ratio=float(most_failures),
+            measured=f"at most {max_failures} in {SEEDS} runs",
+            ratio=float(max_failures),
             bar=2,
             sense="at most",
             measure="failures",

@@ -24,7 +24,6 @@ from random import Random
 import redis
 
 from benchmarks.figure import Figure
-from benchmarks.restart import name_newcomer
 from benchmarks.services import ControlPlane, control_plane
 from benchmarks.web_store import Writer
 from cerebro.client.connection import connect
@@ -40,6 +39,7 @@ from cerebro.contract.events import (
     WorkerJoined,
 )
 from cerebro.contract.records import Hyperparameters, Replica
+from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.results import TaskResult, Timings
@@ -226,6 +226,17 @@ def _rss(pid: int) -> float:
     return 0.0
 
 
+def name_newcomer(kvs: KvsClient, newcomer: str) -> None:
+    """Record in the cluster log that a worker has joined."""
+    joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
+    while not (term := kvs.lead("rival", 0.001).term):
+        time.sleep(_POLL_S)
+    after = 0
+    while events := kvs.cluster_log(after):
+        after += len(events)
+    assert kvs.write_cluster_log(api.ClusterLogRequest(term=term, after=after, events=(joined,))).is_written
+
+
 # --- synthetic events ---------------------------------------------------------------------------
 
 
@@ -263,7 +274,7 @@ def story(sub_epochs: int, models: int = MODELS, workers: int = WORKERS) -> Iter
 
 
 def _sub_epoch(model: int, epoch: int, worker: int, random: Random) -> Iterator[tuple[float, Event]]:
-    task, name = _task(model, epoch, worker), f"worker-{worker}"
+    task, name = task_name(model, epoch, worker), f"worker-{worker}"
     yield random.random() / 1000, TaskAssigned(task=task, attempt=1, worker=name)
     yield random.random() / 1000, TaskStarted(task=task, attempt=1, worker=name)
     file = f"{_NAME}/{_RUN}/{_model(model)}/u{epoch * WORKERS + worker:05}-e{epoch:03}-p{worker:04}-a1.pt"
@@ -281,10 +292,11 @@ def _sub_epoch(model: int, epoch: int, worker: int, random: Random) -> Iterator[
 def _tasks(sub_epochs: int) -> Iterator[str]:
     epochs = range(1, sub_epochs // (MODELS * WORKERS) + 1)
     for epoch, model, worker in itertools.product(epochs, range(MODELS), range(WORKERS)):
-        yield _task(model, epoch, worker)
+        yield task_name(model, epoch, worker)
 
 
-def _task(model: int, epoch: int, partition: int) -> str:
+def task_name(model: int, epoch: int, partition: int) -> str:
+    """Return the key of a sub-epoch of `story`."""
     return f"{_RUN}/train/{_model(model)}/e{epoch}/p{partition}"
 
 

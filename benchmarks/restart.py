@@ -19,30 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figure import Figure
+from benchmarks.growth import name_newcomer, story, task_name
 from benchmarks.services import ControlPlane, control_plane
 from benchmarks.web_store import Writer
-from cerebro.contract.events import (
-    EpochCompleted,
-    Event,
-    RunRequested,
-    RunStarted,
-    TaskAssigned,
-    TaskCommitted,
-    TaskStarted,
-    WorkerJoined,
-)
-from cerebro.contract.records import Hyperparameters, Replica
-from cerebro.contract.rest import api
-from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks.checkpoints import CheckpointRef
-from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs.client import KvsClient
 
 BAR_S = 15.0
 SUB_EPOCHS = (30_000, 100_000)
 MODELS, WORKERS = 40, 10
-_NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
+_NAME, _RUN = "long", "fit-1"
 _LONGEST_S = 600.0
 _RIVAL_S = 0.001
 """Lease of the second controller: the minimum. It can only replace a first controller that has lost its own lease."""
@@ -103,8 +89,7 @@ def measure(sub_epochs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
-            story = _story(sub_epochs)
-            writer.experiment(_NAME, story, began=time.time() - 86_400, run=_RUN)
+            writer.experiment(_NAME, story(sub_epochs, MODELS, WORKERS), began=time.time() - 86_400, run=_RUN)
             writer.points(_NAME, _points(sub_epochs))
         first, again = _restart(folder, "newcomer-1"), _restart(folder, "newcomer-2")
     return {
@@ -145,90 +130,23 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
         return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "attempts": attempts}
 
 
-def name_newcomer(kvs: KvsClient, newcomer: str) -> None:
-    """Record in the cluster log that a worker has joined."""
-    joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
-    while not (term := kvs.lead("rival", _RIVAL_S).term):
-        time.sleep(_POLL_S)
-    after = 0
-    while events := kvs.cluster_log(after):
-        after += len(events)
-    assert kvs.write_cluster_log(api.ClusterLogRequest(term=term, after=after, events=(joined,))).is_written
-
-
 def _cpu_s(plane: ControlPlane) -> float:
     fields = Path(f"/proc/{plane.pids['controller']}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# --- synthetic events ---------------------------------------------------------------------------
-
-
-def _story(sub_epochs: int) -> Iterator[tuple[float, Event]]:
-    """Yield the events of a run at the end of an epoch, each with the seconds since the previous one."""
-    models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
-    epochs = sub_epochs // (MODELS * WORKERS)
-    request = FitRequest(
-        code="0" * 64, models=tuple(models), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
-    )
-    names = {_model(number): each for number, each in enumerate(models)}
-    plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1000))
-    yield 0.0, RunRequested(run=_RUN, request=request)
-    for number in range(WORKERS):
-        held = (Replica(dataset=_DATASET, partition=number),)
-        yield (
-            0.0,
-            WorkerJoined(
-                worker=_worker(number), incarnation="a", weight=1.0, kinds=("train",), replicas=held
-            ),
-        )
-    yield 0.0, RunStarted(run=_RUN, plan=plan)
-    for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
-        for number in range(WORKERS):
-            # Workers take the models in turn from different starts: no two train the same one.
-            yield from _sub_epoch((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
-        if turn == MODELS - 1:
-            bound = 0.1 * epoch * MODELS
-            idle = {_worker(number): 1.0 for number in range(WORKERS)}
-            yield (
-                0.0,
-                EpochCompleted(
-                    run=_RUN, epoch=epoch, makespan_s=1.1 * bound, lower_bound_s=bound, idle_s=idle
-                ),
-            )
-
-
-def _sub_epoch(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Event]]:
-    task, name = _task(model, epoch, worker), _worker(worker)
-    yield 0.0, TaskAssigned(task=task, attempt=1, worker=name)
-    yield 0.0, TaskStarted(task=task, attempt=1, worker=name)
-    file = f"{_NAME}/{_RUN}/{_model(model)}/u{epoch * WORKERS + worker:05}-a1.pt"
-    result = TaskResult(
-        rows=1000,
-        metrics={"loss": 1 / epoch, "accuracy": 1 - 0.5 / epoch},
-        checkpoint=CheckpointRef(name=file, checksum=f"{model:016x}", size=10**8),
-        timings=Timings(load_s=0.01, compute_s=0.08, save_s=0.01),
-    )
-    yield 0.01, TaskCommitted(task=task, attempt=1, worker=name, result=result)
+# --- live points ---------------------------------------------------------------------------
 
 
 def _points(sub_epochs: int) -> Iterator[str]:
     """Yield a live point per sub-epoch, formatted like pydantic's `LivePoint` in a tenth of the time."""
     epochs = range(1, sub_epochs // (MODELS * WORKERS) + 1)
     for epoch, turn, number in itertools.product(epochs, range(MODELS), range(WORKERS)):
-        task = _task((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
+        task = task_name((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
         yield (
             f'{{"task":"{task}","attempt":1,"worker":"{_worker(number)}","rows":500,"rows_failed":0,'
             f'"total_rows":1000,"batch":16,"values":{{"loss":{1 / epoch!r}}}}}'
         )
-
-
-def _task(model: int, epoch: int, partition: int) -> str:
-    return f"{_RUN}/train/{_model(model)}/e{epoch}/p{partition}"
-
-
-def _model(number: int) -> str:
-    return f"m{number:02}"
 
 
 def _worker(number: int) -> str:

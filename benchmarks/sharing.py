@@ -133,16 +133,16 @@ def _shares(priority: int) -> Figure:
 
 
 def _pair(
-    most_open: int, first: tuple[int, int], second: tuple[int, int], *, seed: int, at: float = 0.0
+    max_open: int, first: tuple[int, int], second: tuple[int, int], *, seed: int, at: float = 0.0
 ) -> tuple[float, float]:
     """Return the seconds from request to end of two runs, given as (models, epochs)."""
-    simulation = _simulation(most_open, first, second, seed=seed, at=at)
+    simulation = _simulation(max_open, first, second, seed=seed, at=at)
     simulation.run()
     return _run(simulation, EXPERIMENT).clock.ended, _run(simulation, OTHER).clock.ended - at
 
 
 def _simulation(
-    most_open: int,
+    max_open: int,
     first: tuple[int, int],
     second: tuple[int, int],
     *,
@@ -166,7 +166,7 @@ def _simulation(
         request,
         plan,
         neighbours=[Neighbour(name=OTHER, request=other, plan=other_plan, at=at, priority=priority)],
-        most_open=most_open,
+        max_open=max_open,
     )
 
 

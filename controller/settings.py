@@ -13,11 +13,11 @@ from cerebro.runtime.numeric_settings import (
     INSTALLED_WORKERS,
     LEASE_S,
     LEAST_WORKERS,
-    MOST_WORKERS,
+    MAX_WORKERS,
     OPEN_RUNS,
     autoscaler_mode,
     integer,
-    most_memory,
+    max_memory,
     real,
 )
 from cerebro.runtime.volumes import Volumes
@@ -51,7 +51,7 @@ class Settings:
         least_workers: workers that stay then (``CEREBRO_LEAST_WORKERS``); 0 for scale to zero.
         installed_workers: number in the chart's values (``CEREBRO_INSTALLED_WORKERS``). The controller scales
             a new worker set to it, and an old one when it changes; 0 if unknown.
-        most_memory: maximum bytes for the memory limit of a running worker's container
+        max_memory: maximum bytes for the memory limit of a running worker's container
             (``CEREBRO_MOST_MEMORY``); 0 leaves it unchanged.
         worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); "" outside Kubernetes.
         namespace: namespace of the StatefulSet (``CEREBRO_NAMESPACE``); "" for the pod's own.
@@ -71,7 +71,7 @@ class Settings:
     idle_s: float = 1800.0
     least_workers: int = 1
     installed_workers: int = 0
-    most_memory: int = 0
+    max_memory: int = 0
     worker_set: str = ""
     namespace: str = ""
 
@@ -92,11 +92,11 @@ class Settings:
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
             autoscaler=autoscaler_mode(environment),
-            most_workers=integer(MOST_WORKERS, environment, 0),
+            most_workers=integer(MAX_WORKERS, environment, 0),
             idle_s=real(IDLE_S, environment, 1800.0),
             least_workers=integer(LEAST_WORKERS, environment, 1),
             installed_workers=integer(INSTALLED_WORKERS, environment, 0),
-            most_memory=most_memory(environment) or 0,
+            max_memory=max_memory(environment) or 0,
             worker_set=environment.get("CEREBRO_WORKER_SET", ""),
             namespace=environment.get("CEREBRO_NAMESPACE", ""),
         )

@@ -1,6 +1,6 @@
 """Shards made by several processes, whose number follows memory and processor use.
 
-`partition.preprocess_partition` calls `Cores.make`, in the child process that runs the task. At most `MOST_PER_CORE`
+`partition.preprocess_partition` calls `Cores.make`, in the child process that runs the task. At most `MAX_PER_CORE`
 processes run for each core of the worker. With one core, the calling process makes the shards itself.
 
 This is not a process pool. When a core dies, its exit code and current row are known. When a core fails, the others end
@@ -35,7 +35,7 @@ from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, begin
 from etl_worker.core import AT, COLUMNS, DONE, FAILED, LEAVE, Core, start
 from etl_worker.errors import CoreDiedError, NoMemoryError
-from etl_worker.process_count import MOST_PER_CORE, Sizing
+from etl_worker.process_count import MAX_PER_CORE, Sizing
 from etl_worker.shard_counts import REPORT_S, ShardCounts
 from etl_worker.shard_work import discard_shard
 from etl_worker.watch import Watch
@@ -84,9 +84,9 @@ class Cores:
             on_ready()
             _make_in_process(parts, preprocessor, shard_counts)
             return
-        most = MOST_PER_CORE * job.cores
-        shared = mmap.mmap(-1, most * COLUMNS * 8)
-        counts = np.frombuffer(shared, np.int64).reshape(most, COLUMNS)
+        max_processes = MAX_PER_CORE * job.cores
+        shared = mmap.mmap(-1, max_processes * COLUMNS * 8)
+        counts = np.frombuffer(shared, np.int64).reshape(max_processes, COLUMNS)
         self._sizing = Sizing(job.cores)
         self._sizing.begin(job.shortages)
         work = _Work(self._running, counts, self._sizing, self._kills, self._make_spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PER_CORE = 4
+MAX_PER_CORE = 4
 """Maximum number of processes for each core, for rows that wait for storage or a network."""
 WINDOW_S = 4.0
 """Seconds of measurement before the number may change."""
@@ -52,7 +52,7 @@ class Sizing:
 
     def __init__(self, cores: int) -> None:
         self.number = self._cores = cores
-        self._max_number = MOST_PER_CORE * cores
+        self._max_number = MAX_PER_CORE * cores
         self._previous: tuple[int, float] | None = None
         """Number of processes before the last increase, and their rate."""
         self._is_settled = False

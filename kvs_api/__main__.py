@@ -42,7 +42,7 @@ def main() -> None:
         sys.exit(f"kvs_api: {error}")
     threads = Threads(settings.threads)
     limits = ConnectionLimits.of_this_process(settings.threads)
-    app = App(settings, store, threads, metrics=metrics, most_waiting=limits.waiting)
+    app = App(settings, store, threads, metrics=metrics, max_waiting=limits.waiting)
     try:
         server = WebServer(
             app,

@@ -30,7 +30,7 @@ _OPEN_SHOP = ("times", "available", "epochs")
 _MULTI_GPU = ("nodes", "runtimes", "epochs")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _SHORTEST_S, _LONGEST_S = 1e-6, 1e9
-_MOST_DIFFERENT = 1e8
+_MAX_DIFFERENT = 1e8
 """Limits of a time, a microsecond and thirty years, and of the ratio of two times.
 
 A time outside is a mistake; sums of times inside are exact enough.
@@ -81,9 +81,9 @@ def _check_range(problem: Problem) -> None:
         for parallel_plans in row
         for parallel_plan in parallel_plans
     ]
-    if max(times) > _MOST_DIFFERENT * min(times):
+    if max(times) > _MAX_DIFFERENT * min(times):
         raise InstanceError(
-            f"times go from {min(times):g} to {max(times):g} s, expected the longest to be at most {_MOST_DIFFERENT:g} "
+            f"times go from {min(times):g} to {max(times):g} s, expected the longest to be at most {_MAX_DIFFERENT:g} "
             "times the shortest: leave the negligible models out"
         )
 

@@ -26,7 +26,7 @@ from typing import IO, Any, Self
 from cerebro.runtime.isolation.parent_death import end_with
 
 _ROOT = Path(__file__).resolve().parent.parent
-_MOST_BYTES, _MOST_FILES = 1 << 20, 8
+_MAX_BYTES, _MAX_FILES = 1 << 20, 8
 
 
 class Forked:
@@ -107,7 +107,7 @@ class Forking:
         """Send a request to the preloaded process and return its answer."""
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], files)
-            answer = self._socket.recv(_MOST_BYTES)
+            answer = self._socket.recv(_MAX_BYTES)
         assert answer, "the process that forks has ended"
         return int(answer)
 
@@ -183,7 +183,7 @@ def _next_child(channel: socket.socket, *, leads: bool = False) -> tuple[Mapping
         leads: each child leads a process group, which exists before the answer is sent.
     """
     while True:
-        message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, _MOST_FILES)
+        message, files, _, _ = socket.recv_fds(channel, _MAX_BYTES, _MAX_FILES)
         if not message:
             return None
         request = json.loads(message)

@@ -338,12 +338,12 @@ def pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": name, "value": value} for name, value in values.items()]
 
 
-def _slices(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+def _slices(items: Sequence[Any], max_items: int) -> Iterator[Sequence[Any]]:
     """Split into requests within MLflow's limits of number and size."""
     begin, size = 0, 0
     for position, item in enumerate(items):
         num_bytes = len(json.dumps(item, ensure_ascii=False).encode()) + 2
-        if position > begin and (position - begin == most or size + num_bytes > MAX_REQUEST_BYTES):
+        if position > begin and (position - begin == max_items or size + num_bytes > MAX_REQUEST_BYTES):
             yield items[begin:position]
             begin, size = position, 0
         size += num_bytes

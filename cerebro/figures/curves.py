@@ -167,7 +167,7 @@ def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
 
 # --- drawing ------------------------------------------------------------------------------------
 
-MOST_LINES = 100
+MAX_LINES = 100
 """Maximum number of lines: more cannot be distinguished, nor drawn fast."""
 
 _NAMED = 20
@@ -199,7 +199,7 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     value, a ring the start of a warm clone.
 
     Args:
-        curves: most important first; of more than `MOST_LINES` the rest is not drawn, as the title says.
+        curves: most important first; of more than `MAX_LINES` the rest is not drawn, as the title says.
         mode: direction of the metric, for the best value in the data table.
         split: ``train`` or ``valid``, for the title.
         is_log: True for a logarithmic y axis, which omits values that are not positive.
@@ -212,7 +212,7 @@ def curves(  # noqa: PLR0913 - a reader's choices, by keyword
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing is {smoothing}, expected 0 (none) to below 1")
-    shown = curves[:MOST_LINES]
+    shown = curves[:MAX_LINES]
     title = _title(metric, split, shown, max(total, len(curves)))
     if not shown:
         return empty(

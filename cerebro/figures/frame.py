@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
 # The first two upload the figure to Plotly's cloud; nothing here uses the selection of points.
 _NO_BUTTONS = ("sendDataToCloud", "sendChartToCloud", "select2d", "lasso2d", "autoScale2d")
 
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Maximum number of rows of a figure's data table."""
 
 _DURATIONS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
@@ -43,7 +43,7 @@ Cell = str | int | float | None
 
 
 class Table(NamedTuple):
-    """A figure's data, for readers who cannot see it. Long tables are cut to `MOST_ROWS` rows, which `note` says."""
+    """A figure's data, for readers who cannot see it. Long tables are cut to `MAX_ROWS` rows, which `note` says."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -226,10 +226,10 @@ def distinct_labels(values: Sequence[float], digits: int) -> list[str]:
 
 
 def cut(rows: Iterable[Sequence[Cell]], columns: Sequence[str]) -> Table:
-    """Return a table of the first `MOST_ROWS` rows, with a note if rows are cut."""
+    """Return a table of the first `MAX_ROWS` rows, with a note if rows are cut."""
     found = list(rows)
-    note = f"the first {MOST_ROWS} of {len(found):,} rows" if len(found) > MOST_ROWS else ""
-    return Table(columns, found[:MOST_ROWS], note)
+    note = f"the first {MAX_ROWS} of {len(found):,} rows" if len(found) > MAX_ROWS else ""
+    return Table(columns, found[:MAX_ROWS], note)
 
 
 def description(drawn: Figure) -> str:

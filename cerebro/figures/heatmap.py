@@ -20,7 +20,7 @@ from cerebro.figures.hyperparams import numbers_of, scale, values_of
 from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import THEME_COLORS, Theme, colour_scale
 
-_MOST_VALUES = 12
+_MAX_VALUES = 12
 """Numbers with more distinct values are grouped into this number of intervals."""
 
 _LABELLED = 100
@@ -138,10 +138,10 @@ def _cells(
     if len(numbers) < len(values):
         found = scale(name, values, all_values=all_values)
         return [found.position(value) for value in values], found.categories
-    if len(distinct) <= _MOST_VALUES:
+    if len(distinct) <= _MAX_VALUES:
         return [distinct.index(value) for value in numbers], tuple(distinct_labels(distinct, 6))
     low, high = distinct[0], distinct[-1]
-    shares = [i / _MOST_VALUES for i in range(1, _MOST_VALUES)]
+    shares = [i / _MAX_VALUES for i in range(1, _MAX_VALUES)]
     if scale(name, values, all_values=all_values).kind == "log":
         edges = [low * math.pow(high / low, share) for share in shares]
     else:

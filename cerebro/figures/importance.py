@@ -159,7 +159,7 @@ def _chi_squared(freedom: int, probability: float) -> float:
 
 # --- drawing ------------------------------------------------------------------------------------
 
-_MOST_BARS = 20
+_MAX_BARS = 20
 _BAR_PX = 28
 
 
@@ -169,7 +169,7 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
     if found.declined:
         return empty("importance", f"{found.declined} ({found.sample})", theme=theme, title=title)
     colors = THEME_COLORS[theme]
-    shown = found.shares[:_MOST_BARS]
+    shown = found.shares[:_MAX_BARS]
     if len(shown) < len(found.shares):
         title += f": {len(shown)} of {len(found.shares)}"
     caption = wrapped(f"{found.method}; {found.sample}")

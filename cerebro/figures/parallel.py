@@ -18,7 +18,7 @@ from cerebro.figures.models import ModelSummary
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint, shade
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 """Maximum number of lines: the best models and a sample of the others."""
 
 _SAMPLED = 200
@@ -45,7 +45,7 @@ def parallel(
     Lines of failed models are dashed and end before the metric. Models without a value yet are omitted.
 
     Args:
-        rows: models. Of more than `MOST_LINES`, the best are drawn, a sample of the others, and the first failed ones.
+        rows: models. Of more than `MAX_LINES`, the best are drawn, a sample of the others, and the first failed ones.
         names: hyperparameters from left to right; default: the varying ones.
         is_log: True for a logarithmic axis of the metric, if all its values are positive.
         total: number of models, if `rows` has fewer.
@@ -53,11 +53,11 @@ def parallel(
     title = f"Hyperparameters and {metric}"
     scored = sorted((row for row in rows if row.best is not None), key=lambda row: _rank(row, mode))
     failed = [row for row in rows if row.best is None and row.failure is not None]
-    most = MOST_LINES - min(len(failed), _FAILED)
-    drawn = _select(scored, most)
+    max_lines = MAX_LINES - min(len(failed), _FAILED)
+    drawn = _select(scored, max_lines)
     if not drawn:
         return empty("parallel", f"no model has a value of {metric} yet", theme=theme, title=title)
-    drawn_failed = failed[: MOST_LINES - len(drawn)]
+    drawn_failed = failed[: MAX_LINES - len(drawn)]
     shown = drawn + drawn_failed
     chosen = tuple(names) or varying(rows)
     axes = [
@@ -70,7 +70,9 @@ def parallel(
     num_models = max(total, len(rows))
     if len(shown) < num_models:
         title += f": {len(shown):,} of {num_models:,} models" + (
-            f", the best and every {_step(scored, most)}th of the others" if len(drawn) < len(scored) else ""
+            f", the best and every {_step(scored, max_lines)}th of the others"
+            if len(drawn) < len(scored)
+            else ""
         )
     traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, colors)]
     return figure(
@@ -93,15 +95,15 @@ def _rank(row: ModelSummary, mode: str) -> float:
     return -row.best if mode == "max" else row.best
 
 
-def _step(scored: Sequence[ModelSummary], most: int) -> int:
-    return math.ceil((len(scored) - (most - _SAMPLED)) / _SAMPLED)
+def _step(scored: Sequence[ModelSummary], max_lines: int) -> int:
+    return math.ceil((len(scored) - (max_lines - _SAMPLED)) / _SAMPLED)
 
 
-def _select(scored: Sequence[ModelSummary], most: int) -> list[ModelSummary]:
-    if len(scored) <= most:
+def _select(scored: Sequence[ModelSummary], max_lines: int) -> list[ModelSummary]:
+    if len(scored) <= max_lines:
         return list(scored)
-    best = most - _SAMPLED
-    return [*scored[:best], *scored[best :: _step(scored, most)]]
+    best = max_lines - _SAMPLED
+    return [*scored[:best], *scored[best :: _step(scored, max_lines)]]
 
 
 # --- marks ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _DIGITS = 3
 _EXACT = 6
 """Digits of a tick label: between values, and at a value."""
 
-_MOST_CATEGORIES = 12
+_MAX_CATEGORIES = 12
 """An axis with more categories labels only some."""
 
 
@@ -79,7 +79,7 @@ class ParallelAxis:
         """Return (position, label) of the ticks, with distinct labels."""
         if self.scale.kind == "category":
             labels = self.scale.categories
-            every = math.ceil(len(labels) / _MOST_CATEGORIES)
+            every = math.ceil(len(labels) / _MAX_CATEGORIES)
             return [(_spread(at, len(labels)), label) for at, label in list(enumerate(labels))[::every]]
         marked = self.values or self._between()
         words = distinct_labels(marked, _EXACT if self.values or self.is_whole else _DIGITS)

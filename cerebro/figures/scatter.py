@@ -25,7 +25,7 @@ from cerebro.figures.hyperparams import Scale, numbers_of, scale, values_of, var
 from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour
 
-MOST_PANELS = 10
+MAX_PANELS = 10
 """Maximum number of panels: more are too small to read."""
 
 _PANEL_PX = 230
@@ -47,7 +47,7 @@ def scatter(
     """Draw a panel for each hyperparameter and a dot for each model with a value.
 
     Args:
-        names: hyperparameters; default: the varying ones. The first `MOST_PANELS` are drawn, as the title says.
+        names: hyperparameters; default: the varying ones. The first `MAX_PANELS` are drawn, as the title says.
         is_log: True for a logarithmic axis of the objective.
         columns: panels in a row; one suits a phone.
         values: model id -> objective to draw instead of its best: see `cerebro.figures.models.values_at`.
@@ -55,7 +55,7 @@ def scatter(
     objective = scores(rows, values)
     shown = [row for row in rows if row.id in objective]
     wanted = tuple(names) or varying(rows)
-    chosen = wanted[:MOST_PANELS]
+    chosen = wanted[:MAX_PANELS]
     title = f"{metric} over hyperparameters"
     if len(chosen) < len(wanted):
         title += f": {len(chosen)} of {len(wanted)}"

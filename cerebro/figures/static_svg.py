@@ -24,7 +24,7 @@ _SHARE = 0.76
 """Share of the width for the lines. The rest of a small phone's 270 pixels has room for the numbers."""
 _GRID = 1000
 """Number of horizontal steps of the lines."""
-_LETTERS_A_ROW, _MOST_ROWS = 45, 0.3
+_LETTERS_A_ROW, _MAX_ROWS = 45, 0.3
 """Characters in a row of the legend on a phone; maximum share of the height, beyond which names are omitted."""
 _TICKS, _DIGITS = 5, 4
 """Approximate number of ticks; minimum of their digits, more if two would look the same."""
@@ -93,7 +93,7 @@ def static_svg(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> s
     other = {trace.get("type") for trace in traces} - {"scatter"}
     if other:
         raise ValueError(f"a static SVG shows lines and points, not {', '.join(sorted(map(str, other)))}")
-    legend = _legend(traces, int(_MOST_ROWS * height) // _LEGEND_ROW) if layout.get("showlegend") else []
+    legend = _legend(traces, int(_MAX_ROWS * height) // _LEGEND_ROW) if layout.get("showlegend") else []
     depth = height - _TOP - _FOOT - _LEGEND_ROW * len(legend)
     parts = [
         f'<rect width="100%" height="100%" fill="{colors.ground}"/>',
@@ -249,8 +249,8 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
-    """Return up to `most` rows of names, each after a coloured line or cross."""
+def _legend(traces: Sequence[dict[str, Any]], max_rows: int) -> list[str]:
+    """Return up to `max_rows` rows of names, each after a coloured line or cross."""
     rows, letters = [""], 0
     for trace in sorted(traces, key=lambda trace: trace.get("legendrank", len(traces))):
         if not trace.get("showlegend", True):
@@ -265,8 +265,8 @@ def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
         tint = style["color"][0] if isinstance(style["color"], list) else style["color"]
         mark = f'<tspan fill="{_attribute(tint)}" font-weight="bold"> {sign} </tspan>'
         rows[-1] += f"{mark}{_figure_text(trace['name'])}\N{EN SPACE}"
-    if len(rows) > most:
-        rows[most - 1 :] = [rows[most - 1] + "\N{HORIZONTAL ELLIPSIS}"]
+    if len(rows) > max_rows:
+        rows[max_rows - 1 :] = [rows[max_rows - 1] + "\N{HORIZONTAL ELLIPSIS}"]
     return rows if rows[0] else []
 
 

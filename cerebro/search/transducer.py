@@ -43,7 +43,7 @@ from cerebro.search.procedures import procedure_of
 from cerebro.search.rules import StopRules
 from cerebro.search.searched import SearchedModel, SearchedModels
 
-MOST_WITHOUT_VALUE = 50
+MAX_WITHOUT_VALUE = 50
 """Failed or refused models in a row, without any metric, that end a search.
 
 Without this limit, a spec that raises or invalid hyperparameters would request suggestions for ever.
@@ -194,7 +194,7 @@ class Search:
 
     def _count_without_value(self, how: str) -> None:
         self._without_value += 1
-        if self._without_value >= MOST_WITHOUT_VALUE:
+        if self._without_value >= MAX_WITHOUT_VALUE:
             self._close(f"nothing was measured of {self._without_value} models in a row; {how}")
 
     def _close(self, why: str) -> None:

@@ -125,11 +125,11 @@ class LogPages:
         until: float,
         *,
         chosen: Callable[[TaskKey], bool] = lambda key: True,
-        most: int = MOST,
+        max_events: int = MOST,
     ) -> Window:
         """Return the attempts of a run between two times (the store's clock, seconds).
 
-        Reads at most `most` events of the range, and some thousand before and after. It misses attempts that start
+        Reads at most `max_events` events of the range, and some thousand around it. It misses attempts that start
         and end outside these.
 
         Raises:
@@ -137,7 +137,7 @@ class LogPages:
             StoreUnavailableError: the store is down.
         """
         first, last = self._replica(log, since), self._replica(log, until, is_end=True)
-        begin = max(first, last + 1 - max(1, most // PAGE))
+        begin = max(first, last + 1 - max(1, max_events // PAGE))
         found = [self.page(log, number) for number in range(begin, last + 1)]
         past = _assemble(run, chosen, found)
         later_pages: list[Page] = []

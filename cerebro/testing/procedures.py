@@ -92,7 +92,7 @@ def _check_run(
     try:
         run = SimulatedRun(search_with(first), seed)
         run.max_reports = _MAX_STEPS
-        run.to_the_end(disturbances=disturbances, most=_MAX_STEPS)
+        run.to_the_end(disturbances=disturbances, max_steps=_MAX_STEPS)
     except AssertionError as problem:
         raise SearchError(f"the procedure does not conform (order {seed}): {problem}") from problem
     second = recorded()

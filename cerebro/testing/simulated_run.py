@@ -284,14 +284,14 @@ class SimulatedRun:
             case 8 if self.rng.random() < 0.02:
                 self.report(Closed(by="ann"))
 
-    def to_the_end(self, *, disturbances: int = 0, most: int = 200_000) -> Self:
+    def to_the_end(self, *, disturbances: int = 0, max_steps: int = 200_000) -> Self:
         """Run until the search has ended."""
         self.refused = 0.1 if disturbances else 0.0
         for _ in range(disturbances):
             for _ in range(self.rng.randrange(6)):
                 self.step()
             self.disturb()
-        for _ in range(most):
+        for _ in range(max_steps):
             if not self.step():
                 return self
-        raise AssertionError(f"does not end: {len(self.models)} models after {most} steps")
+        raise AssertionError(f"does not end: {len(self.models)} models after {max_steps} steps")

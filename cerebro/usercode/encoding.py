@@ -97,13 +97,13 @@ def decode(encoded: str) -> Any:
         ) from cause
 
 
-def packed(value: object, description: str, most_bytes: int) -> bytes:
+def packed(value: object, description: str, max_bytes: int) -> bytes:
     """Serialise a value of user code with everything it needs, for `restored`.
 
     Args:
         value: the value.
         description: name of the value, for messages.
-        most_bytes: maximum size.
+        max_bytes: maximum size.
 
     Raises:
         SpecError: it cannot be serialised, or is too large.
@@ -115,9 +115,9 @@ def packed(value: object, description: str, most_bytes: int) -> bytes:
             f"{description}, a {type(value).__name__}, cannot be stored: {type(cause).__name__}: {cause}. "
             "Return numbers, arrays, texts, and dicts and lists of them"
         ) from cause
-    if len(content) > most_bytes:
+    if len(content) > max_bytes:
         raise SpecError(
-            f"{description} takes {len(content) / 2**20:,.0f} MiB, at most {most_bytes / 2**20:,.0f}: "
+            f"{description} takes {len(content) / 2**20:,.0f} MiB, at most {max_bytes / 2**20:,.0f}: "
             "keep only the necessary part, such as the most frequent words"
         )
     return content

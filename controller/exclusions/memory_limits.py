@@ -55,14 +55,14 @@ class MemoryLimits:
     """Raises the memory of worker pods and remembers requests and refusals.
 
     Args:
-        most_bytes: maximum limit of a pod's container; 0 disables resizing.
+        max_bytes: maximum limit of a pod's container; 0 disables resizing.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, manager: Resizing | None, most_bytes: int, *, clock: Callable[[], float] = time.monotonic
+        self, manager: Resizing | None, max_bytes: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._manager, self._most, self._clock = manager, most_bytes, clock
+        self._manager, self._most, self._clock = manager, max_bytes, clock
         self._containers: dict[str, _Container] = {}
         self._pending: dict[str, _PendingLimit] = {}
         """Pod uid -> requested limit, until it takes effect."""
@@ -87,7 +87,7 @@ class MemoryLimits:
         self._refused = {uid: why for uid, why in self._refused.items() if uid in uids}
         workers = frozenset(status.record.worker for status in statuses if self._may_grow(status, fleet))
         problem = next(iter(self._refused.values()), "")
-        return Growth(most_bytes=self._most, workers=workers, is_known=fleet is not None, problem=problem)
+        return Growth(max_bytes=self._most, workers=workers, is_known=fleet is not None, problem=problem)
 
     def _may_grow(self, status: WorkerStatus, fleet: Fleet | None) -> bool:
         """True if a worker may get more memory, now or in its next pod."""

@@ -109,7 +109,7 @@ def _growable_workers(run: Run, task: Task, able: Iterable[str], growth: Growth)
 def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
     """True if the maximum limit of a worker is enough."""
     needs = {lack.memory_kind: _need(run, task, lack) for lack in task.lacks}
-    return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
+    return needs.keys() == {"host"} and has_room(growth.max_bytes, needs["host"])
 
 
 def _exhausted_tasks(run: Run) -> Iterator[Task]:
@@ -191,8 +191,8 @@ def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot
     enough = -(-need / USABLE // _STEP_BYTES) * _STEP_BYTES
     of = "of memory" if lack.memory_kind == "host" else "of the memory of a device"
     key = "worker.resources.worker.limits.memory"
-    if growth.most_bytes and not has_room(growth.most_bytes, need):
-        key = f"autoscaler.maxMemory ({_gib(growth.most_bytes)}) or {key}"
+    if growth.max_bytes and not has_room(growth.max_bytes, need):
+        key = f"autoscaler.maxMemory ({_gib(growth.max_bytes)}) or {key}"
     cure = (
         f"Raise {key} in the chart's values to {_gib(enough)}, and retry it"
         if lack.memory_kind == "host"

@@ -13,7 +13,7 @@ from cerebro.state import ExperimentState
 from controller.decisions.core import Core
 from controller.sources.search import ALL_SAMPLERS
 
-MOST_EVENTS = 600_000
+MAX_EVENTS = 600_000
 """Maximum events of all inactive experiments together: less than 200 MB."""
 
 
@@ -21,14 +21,14 @@ class FoldCache:
     """Cores by experiment, the least recently used first. Owned by the loop; not thread-safe.
 
     Args:
-        most_events: maximum events of all logs together.
+        max_events: maximum events of all logs together.
         installed_samplers: as for `Core`.
     """
 
     def __init__(
-        self, most_events: int = MOST_EVENTS, *, installed_samplers: Collection[str] = ALL_SAMPLERS
+        self, max_events: int = MAX_EVENTS, *, installed_samplers: Collection[str] = ALL_SAMPLERS
     ) -> None:
-        self._most, self._installed_samplers = most_events, installed_samplers
+        self._most, self._installed_samplers = max_events, installed_samplers
         self._cores: dict[str, Core] = {}
 
     def take(

@@ -99,7 +99,7 @@ class Controller:
             orchestrator,
             lease_s=settings.lease_s,
             tick_s=settings.tick_s,
-            most_memory=settings.most_memory,
+            max_memory=settings.max_memory,
             installed=settings.installed_workers,
             scale_to_zero=ScaleToZeroRules(
                 is_on=settings.autoscaler == "act" and orchestrator is not None,

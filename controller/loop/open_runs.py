@@ -133,10 +133,10 @@ class Experiments:
     """The active experiments by name. Owned by the loop; not thread-safe.
 
     Args:
-        most_open: maximum number of active runs.
+        max_open: maximum number of active runs.
     """
 
-    most_open: int
+    max_open: int
     opened: dict[str, Opened] = field(default_factory=dict)
     _faults: dict[str, _Fault] = field(default_factory=dict)
     _admitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Experiments:
     ) -> dict[str, tuple[str, ...]]:
         """Return the experiments to work on, each with its active runs.
 
-        Active runs continue even above the limit `most_open`; runs from the head of the queue fill the rest.
+        Active runs continue even above the limit `max_open`; runs from the head of the queue fill the rest.
         A run that waits for another run of its experiment is not admitted.
 
         Args:
@@ -168,7 +168,7 @@ class Experiments:
         active_entries = [entry for entry in tried if (entry.experiment, entry.run) in begun]
         inactive_entries = [entry for entry in tried if (entry.experiment, entry.run) not in begun]
         found: dict[str, tuple[str, ...]] = {}
-        for entry in (*active_entries, *inactive_entries[: max(0, self.most_open - len(active_entries))]):
+        for entry in (*active_entries, *inactive_entries[: max(0, self.max_open - len(active_entries))]):
             found[entry.experiment] = (*found.get(entry.experiment, ()), entry.run)
         self._admitted = found
         return found

@@ -27,7 +27,7 @@ BUCKET_BYTES = 64 << 20
 """Approximate bytes of a bucket, which is sorted in memory."""
 _TOO_LARGE = 2
 """A bucket larger by this factor is scattered again."""
-_MOST_BITS = 8
+_MAX_BITS = 8
 """256 buckets: the number of open files, of 1,024 for a process."""
 _KEY_BITS = 64
 
@@ -60,7 +60,7 @@ class BucketSort:
         self._keyed = schema.append(pa.field("", pa.uint64()))
         self._chunk_bytes, self._bucket_bytes = chunk_bytes, bucket_bytes
         self._skipped = skipped_bits
-        self._bits = min((num_bytes // bucket_bytes).bit_length(), _MOST_BITS, _KEY_BITS - skipped_bits)
+        self._bits = min((num_bytes // bucket_bytes).bit_length(), _MAX_BITS, _KEY_BITS - skipped_bits)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._sizes: dict[int, int] = {}
@@ -76,14 +76,14 @@ class BucketSort:
         """
         self._put(pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys)], schema=self._keyed))
 
-    def runs(self, most: int) -> Iterator[pa.RecordBatch]:
-        """Yield the first `most` rows in order; compare only the ids of the others. No rows can follow.
+    def runs(self, max_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the first `max_rows` rows in order; compare only the ids of the others. No rows can follow.
 
         Raises:
             DuplicateIdError: two rows have the same id.
             StorageFullError: the folder's volume is full.
         """
-        for run in self._runs(most):
+        for run in self._runs(max_rows):
             yield pa.RecordBatch.from_arrays(run.columns[:-1], schema=self._schema)
 
     def close(self) -> None:
@@ -131,29 +131,29 @@ class BucketSort:
     def _path(self, bucket: int) -> Path:
         return self._folder / f"{self._skipped:02d}-{bucket:03d}.arrow"
 
-    def _runs(self, most: int) -> Iterator[pa.RecordBatch]:
+    def _runs(self, max_rows: int) -> Iterator[pa.RecordBatch]:
         if not self._writers:
             if self._pending:
                 chunk = pa.concat_batches(self._pending)
-                yield _taken(chunk, _order(chunk)[:most])
+                yield _taken(chunk, _order(chunk)[:max_rows])
             return
         self._scatter()
         self.close()
         for bucket, size in sorted(self._sizes.items()):
             path = self._path(bucket)
             if size > _TOO_LARGE * self._bucket_bytes and self._skipped + self._bits < _KEY_BITS:
-                for run in self._split(path, size, most):
-                    most -= run.num_rows
+                for run in self._split(path, size, max_rows):
+                    max_rows -= run.num_rows
                     yield run
                 continue
-            chunk = self._read(path, only_ids=not most)
+            chunk = self._read(path, only_ids=not max_rows)
             path.unlink()
-            order = _order(chunk)[:most]
-            most -= len(order)
+            order = _order(chunk)[:max_rows]
+            max_rows -= len(order)
             if len(order):
                 yield _taken(chunk, order)
 
-    def _split(self, path: Path, size: int, most: int) -> Iterator[pa.RecordBatch]:
+    def _split(self, path: Path, size: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a bucket that is too large for memory."""
         finer = BucketSort(
             self._folder,
@@ -171,7 +171,7 @@ class BucketSort:
                 for number in range(reader.num_record_batches):
                     finer._put(reader.get_batch(number))
             path.unlink()
-            yield from finer._runs(most)
+            yield from finer._runs(max_rows)
 
     def _read(self, path: Path, *, only_ids: bool) -> pa.RecordBatch:
         fields = [self._schema.get_field_index("id"), len(self._schema)] if only_ids else None

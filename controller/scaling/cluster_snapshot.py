@@ -81,13 +81,13 @@ class Growth:
     """Possible memory increases of workers (`controller.exclusions.memory_limits`).
 
     Attributes:
-        most_bytes: maximum limit of a worker; 0 without increases.
+        max_bytes: maximum limit of a worker; 0 without increases.
         workers: workers that may get more, now or after their return.
         is_known: True while the cluster manager is reachable; otherwise any worker may get more.
         problem: why another one may not; for people.
     """
 
-    most_bytes: int = 0
+    max_bytes: int = 0
     workers: frozenset[str] = frozenset()
     is_known: bool = True
     problem: str = ""

@@ -26,7 +26,7 @@ class Membership:
         orchestrator: the cluster manager, if any.
         lease_s: seconds of silence after which a worker is lost.
         tick_s: maximum seconds between two reads of the registrations.
-        most_memory: maximum bytes for a worker's memory; 0 leaves it unchanged.
+        max_memory: maximum bytes for a worker's memory; 0 leaves it unchanged.
         scale_to_zero: settings of scale to zero.
         installed: number of workers in the chart's values; 0 if unknown.
 
@@ -43,7 +43,7 @@ class Membership:
         *,
         lease_s: float,
         tick_s: float,
-        most_memory: int = 0,
+        max_memory: int = 0,
         scale_to_zero: ScaleToZeroRules | None = None,
         installed: int = 0,
     ) -> None:
@@ -55,7 +55,7 @@ class Membership:
             rules=scale_to_zero or ScaleToZeroRules(),
             installed=installed,
         )
-        self.limits = MemoryLimits(orchestrator, most_memory)
+        self.limits = MemoryLimits(orchestrator, max_memory)
         self._lease_s, self._tick_s = lease_s, tick_s
         self._reconciled_at = -tick_s
 

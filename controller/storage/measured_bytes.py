@@ -25,7 +25,7 @@ from cerebro.runtime.volumes import Volumes
 log = logging.getLogger(__name__)
 
 _NAME = TypeAdapter(Name)
-MOST_MEASURED = 5_000
+MAX_MEASURED = 5_000
 """Maximum experiments reported in one pass."""
 LOOK_S = 30.0
 """Minimum seconds between two passes."""
@@ -79,7 +79,7 @@ class MeasuredBytes:
         measured = {name: self._bytes(name) for name in sorted(busy)}
         until = self._monotonic() + BUSY_S
         for name in _in_turn(names - busy, self._last):
-            if self._monotonic() >= until or len(measured) >= MOST_MEASURED:
+            if self._monotonic() >= until or len(measured) >= MAX_MEASURED:
                 break
             measured[name] = self._bytes(name)
             self._last = name

@@ -122,9 +122,7 @@ class LogReader:
         for source in reversed(chosen[-MAX_LOGS_OPENED:]):
             if left_bytes <= 0 or left_lines <= 0 or len(found) >= MAX_LOGS_SHOWN:
                 break
-            read = partial(
-                _last_lines, source=source, most_bytes=min(PIECE, left_bytes), most_lines=left_lines
-            )
+            read = partial(_last_lines, source=source, max_bytes=min(PIECE, left_bytes), max_lines=left_lines)
             chunk = self._chunk(experiment, source, read)
             if not chunk.lines and len(chosen) > 1:
                 continue
@@ -210,9 +208,9 @@ def _first_lines(chunk: Chunk) -> Chunk:
     return replace(chunk, lines=chunk.lines[:MAX_LINES], end=chunk.lines[MAX_LINES].offset, is_end=False)
 
 
-def _last_lines(file: BinaryIO, source: Source, most_bytes: int, most_lines: int) -> Chunk:
-    begin = _line_begin(file, max(0, os.fstat(file.fileno()).st_size - most_bytes))
-    return _read(file, source, begin, most_bytes, last=most_lines)
+def _last_lines(file: BinaryIO, source: Source, max_bytes: int, max_lines: int) -> Chunk:
+    begin = _line_begin(file, max(0, os.fstat(file.fileno()).st_size - max_bytes))
+    return _read(file, source, begin, max_bytes, last=max_lines)
 
 
 def _line_begin(file: BinaryIO, offset: int) -> int:

@@ -47,10 +47,10 @@ def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, 
         return models(read_model, ModelQuery(fit=query.fit, page=query.page, size=query.size)), str(error)
 
 
-def picked_models(most: int = MAX_MODELS) -> tuple[str, ...]:
-    """Return the ids of up to `most` selected models: ``pick=m01,m02``, or repeated as in a form without scripts."""
+def picked_models(max_models: int = MAX_MODELS) -> tuple[str, ...]:
+    """Return the ids of at most `max_models` selected models: ``pick=m01,m02`` or repeated."""
     names = (model for text in request.args.getlist("pick") for model in text.split(","))
-    return tuple(dict.fromkeys(model for model in names if model))[:most]
+    return tuple(dict.fromkeys(model for model in names if model))[:max_models]
 
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:

@@ -252,9 +252,9 @@ def _cell(value: object) -> str:
     return "" if value is None else _cut(str(value), MAX_CELL_LENGTH)
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, max_chars: int) -> str:
     shown = text.encode(errors="replace").decode()  # file names need not be valid text
-    return shown if len(shown) <= most else f"{shown[:most]}..."
+    return shown if len(shown) <= max_chars else f"{shown[:max_chars]}..."
 
 
 if __name__ == "__main__":

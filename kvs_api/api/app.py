@@ -59,7 +59,7 @@ class App:
         store: shared by all threads.
         threads: run the views.
         metrics: request counters; ``GET /metrics`` returns them.
-        most_waiting: maximum number of requests that wait for news.
+        max_waiting: maximum number of requests that wait for news.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class App:
         threads: Threads,
         *,
         metrics: Metrics | None = None,
-        most_waiting: int = ConnectionLimits().waiting,
+        max_waiting: int = ConnectionLimits().waiting,
     ) -> None:
         store.has_users = settings.has_users
         self._max_body_bytes = settings.max_body_bytes
         self._access, self._store, self._threads = Access(settings, store), store, threads
         self._metrics = metrics or Metrics()
-        self._polls = LongPolls(most_waiting)
+        self._polls = LongPolls(max_waiting)
         views = Views(store)
         resources: dict[str, dict[str, tuple[View, Scope]]] = {
             "/metrics": {

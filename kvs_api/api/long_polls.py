@@ -83,11 +83,11 @@ class LongPolls:
     """The waiting requests of one server. Used in its event loop only.
 
     Args:
-        most: maximum number of waiting requests. Each further one causes an early answer to the oldest.
+        max_waiting: maximum number of waiting requests. Each further one causes an early answer to the oldest.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._waiting: dict[LongPoll, None] = {}
         self._has_ended = False
         self._warned = float("-inf")
@@ -98,7 +98,7 @@ class LongPolls:
             poll.end()
         elif not poll.is_over:  # the deadline may have passed, or `end` was called, during the view
             self._waiting[poll] = None
-        if len(self._waiting) > self._most:
+        if len(self._waiting) > self._max_waiting:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.end()
@@ -115,7 +115,7 @@ class LongPolls:
             log.warning(
                 "more than %s requests wait for news: the oldest are answered early. Allow more open files, or run "
                 "more processes",
-                self._most,
+                self._max_waiting,
             )
 
     def end(self) -> None:

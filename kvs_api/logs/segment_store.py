@@ -65,9 +65,9 @@ class SegmentStore(ClusterLogStore):
         """Return the oldest entries to move, and the number of entries in the database."""
         with translated():
             length: Any = self._redis.xlen(log)
-            most, found = min(MOST, int(length) - request.keep), list[Entry]()
-            while len(found) < most:
-                page: Any = self._redis.xrange(log, f"({cursor}-0", count=min(PAGE, most - len(found)))
+            max_entries, found = min(MOST, int(length) - request.keep), list[Entry]()
+            while len(found) < max_entries:
+                page: Any = self._redis.xrange(log, f"({cursor}-0", count=min(PAGE, max_entries - len(found)))
                 for identity, fields in page:
                     if seq_of(identity) > request.until:
                         return found, int(length)

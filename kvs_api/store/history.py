@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cerebro import errors
 from cerebro.contract.stored.history import (
-    MOST_ROWS,
+    MAX_ROWS,
     History,
     HistoryAnswer,
     HistoryRequest,
@@ -65,7 +65,7 @@ class HistoryStore(RegistryStore):
                     "upto": request.upto,
                     "seq": seq,
                     "table": keys.SUB_EPOCHS,
-                    "most": MOST_ROWS,
+                    "most": MAX_ROWS,
                     "rows": [{"key": key, "row": row} for key, row in merged.items()],
                 }
             )

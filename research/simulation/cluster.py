@@ -55,7 +55,7 @@ from research.simulation.virtual_workers import VirtualWorkers
 
 _HOLDER, _LEASE_S = "controller#0", 1e9
 
-_MOST_ROUNDS = 500
+_MAX_ROUNDS = 500
 """Maximum decisions at one moment; more would mean an endless loop."""
 
 
@@ -68,7 +68,7 @@ class Simulation:
         process: planner used in addition to dispatch, if the request wants one; otherwise dispatch alone.
         autoscaler: forecasts the run; its size requests go to `requested_workers`.
         neighbours: runs of other experiments on the same workers, and further runs of the first experiment.
-        most_open: maximum number of attended runs; others wait in the queue.
+        max_open: maximum number of attended runs; others wait in the queue.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Simulation:
         *,
         autoscaler: Autoscaler | None = None,
         neighbours: Sequence[Neighbour] = (),
-        most_open: int = 8,
+        max_open: int = 8,
     ) -> None:
         self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
         self.size_history = SizeHistory()
@@ -88,7 +88,7 @@ class Simulation:
         """Callback that gets the number of workers the autoscaler requests."""
         all_runs = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in all_runs}
-        self._most_open = most_open
+        self._max_open = max_open
         self.sizes: list[tuple[float, int]] = []
         """(time, number of workers) of each change of size by the controller."""
         self.now = 0.0
@@ -195,7 +195,7 @@ class Simulation:
             name: Core(record, installed_samplers=installed_samplers, state=restored(self.store, name))
             for name, record in self._records.items()
         }
-        self.experiments = Experiments(self._most_open)
+        self.experiments = Experiments(self._max_open)
         self.cluster_log = ClusterLog(_Mortal(self))
         if self._autoscaler is not None:
             self._autoscaler.observe_workers(lambda: self.cluster_log.state.absences)
@@ -205,7 +205,7 @@ class Simulation:
         self.scale_to_zero = ScaleToZero(
             self._scenario.scale_to_zero, previous_size=self.store.worker_set_status().size_before_zero
         )
-        most = self._scenario.most_memory
+        most = self._scenario.max_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
         self.planner_process = PlannerProcess(self._process) if self._process else None
         self._suggestions = SuggestionRequests(InlineSampler())
@@ -226,7 +226,7 @@ class Simulation:
         return {name: self.cores[name] for name in admitted}
 
     def _control(self) -> None:
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             if not self._decide_all():
                 if self._keep():
                     return

@@ -70,7 +70,7 @@ class Scenario:
         devices: worker -> number of devices; default: 1.
         device_kind: kind of all devices.
         memory, device_memory: worker -> bytes of its memory, or of each of its devices; default: unknown.
-        most_memory: maximum of `memory` after an increase; 0 for no increase.
+        max_memory: maximum of `memory` after an increase; 0 for no increase.
         unresized: workers whose memory stays the same although an increase was granted.
         has_pods: True if each worker is a pod with two containers on one volume: one for training, and ``NAME-etl``. An
             ETL run builds the partitions, and a cluster manager reports the pods. Otherwise a worker is a process: it
@@ -103,7 +103,7 @@ class Scenario:
     device_kind: Literal["gpu", "cpu"] = "gpu"
     memory: Mapping[str, int] = field(default_factory=dict)
     device_memory: Mapping[str, int] = field(default_factory=dict)
-    most_memory: int = 0
+    max_memory: int = 0
     unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False

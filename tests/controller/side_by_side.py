@@ -66,7 +66,7 @@ class Fits:
     def simulated(
         self,
         *,
-        most_open: int,
+        max_open: int,
         outages: Iterable[tuple[int, float, float]] = (),
         has_pods: bool = False,
         removed: Collection[tuple[int, float]] = (),
@@ -89,7 +89,7 @@ class Fits:
             request(models, epochs),
             plan(models, WORKERS),
             neighbours=neighbours,
-            most_open=most_open,
+            max_open=max_open,
         )
         for each in neighbours if has_pods else ():
             simulation.store.append(each.name, RunRequested(run="etl-1", request=ETL))

@@ -61,7 +61,7 @@ def states(simulation: Simulation) -> dict[str, ExperimentState]:
 @given(fits=FITS)
 def test_the_log_records_exactly_the_use_by_other_runs(fits: Fits) -> None:
     """The record never overlaps the run's own use, also after crashes; no run beats its bound."""
-    simulation = fits.simulated(most_open=4)
+    simulation = fits.simulated(max_open=4)
     runs = {name: (state, state.runs["fit-1"]) for name, state in states(simulation).items()}
     for name, (state, run) in runs.items():
         theirs: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
@@ -100,7 +100,7 @@ def shared(sub_epoch_s: float, *, models: int, others: int, workers: int = 4, ep
         request(models, epochs),
         plan(models, workers),
         neighbours=[neighbour("other", others, epochs, workers=workers)] if others else [],
-        most_open=2,
+        max_open=2,
     )
     simulation.run()
     return simulation

@@ -40,7 +40,7 @@ DDP = ParallelPlan(technique="ddp", size=2)
 def few_dry_runs() -> Iterator[None]:
     """Reduce the dry runs, which take most of the test time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "_MOST_SUB_EPOCHS", 300)
+        patch.setattr(advice, "_MAX_SUB_EPOCHS", 300)
         yield
 
 

@@ -181,7 +181,7 @@ def known(kept: FoldCache, of: ExperimentRecord) -> int:
 
 def test_the_number_of_cached_events_is_bounded() -> None:
     """The least recently used experiments are evicted first."""
-    kept = FoldCache(most_events=10)
+    kept = FoldCache(max_events=10)
     for name in ("one", "two", "three"):
         filled(kept, record(name), 4)
     assert [known(kept, record(name)) for name in ("three", "two", "one")] == [4, 4, 0]

@@ -43,7 +43,7 @@ def grown(need: float, most: float, **scenario: Any) -> Simulation:
             replicas=everywhere(2, 2),
             outcome=outcome,
             memory=of_memory({"worker-0": 4.0, "worker-1": 4.0}),
-            most_memory=int(most * GIB),
+            max_memory=int(most * GIB),
             **scenario,
         ),
         request(3, 2),

@@ -49,7 +49,7 @@ def test_a_task_that_must_run_alone_does_not_wait_forever(kind: str, workers: in
         request(2, 3),
         plan(2, workers, validated=True),
         neighbours=[neighbour("other", 12, 12, workers=workers)],
-        most_open=2,
+        max_open=2,
     )
 
     simulation.run()
@@ -93,7 +93,7 @@ def test_the_reserved_worker_is_one_that_may_run_the_task(workers: int) -> None:
         devices={f"worker-{number}": 2 for number in range(workers)},
     )
     other = neighbour("other", 12, 6, at=1.0, workers=workers)
-    simulation = Simulation(scenario, request(2, 3), plan(2, workers), neighbours=[other], most_open=2)
+    simulation = Simulation(scenario, request(2, 3), plan(2, workers), neighbours=[other], max_open=2)
     simulation.run()
     (lost,) = (event for event in simulation.log if isinstance(event, TaskFailed))
     (again,) = (e for e in simulation.log if isinstance(e, TaskAssigned) and e.attempt == 2)
@@ -125,7 +125,7 @@ def test_a_paused_run_reserves_no_worker() -> None:
         request(2, 1),
         plan(2, 2),
         neighbours=[neighbour("other", 6, 12, at=1.0, workers=2)],
-        most_open=2,
+        max_open=2,
     )
     resumed = 300.0
 

@@ -275,7 +275,7 @@ def test_a_sub_epoch_on_several_devices_gets_its_turn_beside_other_runs() -> Non
         request(2, 3),
         plan(2, 1, parallel_plans=(DDP,)),
         neighbours=[neighbour("other", 12, 12, workers=1)],
-        most_open=2,
+        max_open=2,
     )
     simulation.run()
     logs = {name: simulation.store.events(name) for name in simulation.cores}

@@ -30,7 +30,7 @@ from tests.controller.test_core import assert_complete, assert_exclusive, own_pa
 def few_dry_runs() -> Iterator[None]:
     """Limit the dry runs that compare a plan with dispatch; they take most of the test time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "_MOST_SUB_EPOCHS", 100)
+        patch.setattr(advice, "_MAX_SUB_EPOCHS", 100)
         yield
 
 

@@ -42,13 +42,13 @@ from tests.state.stories import SHA, Story, etl_plan
         max_size=2,
         unique_by=lambda outage: outage[0],
     ),
-    most_open=st.integers(1, 4),
+    max_open=st.integers(1, 4),
 )
 def test_every_concurrent_run_is_complete(
-    fits: Fits, outages: list[tuple[int, float, float]], most_open: int
+    fits: Fits, outages: list[tuple[int, float, float]], max_open: int
 ) -> None:
     """With other runs, worker losses and controller crashes, each run is complete."""
-    simulation = fits.simulated(outages=outages, most_open=most_open)
+    simulation = fits.simulated(outages=outages, max_open=max_open)
     for name, epochs in fits.epochs.items():
         state = fold(name, simulation.store.events(name))
         assert state.runs["fit-1"].state is RunState.FINISHED
@@ -67,7 +67,7 @@ def test_concurrent_runs_make_partitions_one_at_a_time_per_worker(
     fits: Fits, removed: list[tuple[int, float]]
 ) -> None:
     """Attempts of all runs alternate in the executors without a device, also to rebuild lost partitions."""
-    simulation = fits.simulated(most_open=4, has_pods=True, removed=removed)
+    simulation = fits.simulated(max_open=4, has_pods=True, removed=removed)
     assert assert_apart(simulation) >= WORKERS * len(fits.epochs)
 
 
@@ -88,7 +88,7 @@ def test_a_revoked_validation_goes_to_the_idle_device(seed: int) -> None:
         neighbours=[
             neighbour(f"other-{n}", m, e, at=at, validated=True) for n, (m, e, at) in enumerate(others)
         ],
-        most_open=2,
+        max_open=2,
     )
     simulation.run(limit=20_000)
     for name in simulation.cores:
@@ -102,7 +102,7 @@ def test_a_limit_of_one_open_run_equals_a_run_alone() -> None:
     alone = Simulation(scenario, request(4, 2), plan(4, WORKERS))
     alone.run()
     after = Simulation(
-        scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 2, 1)], most_open=1
+        scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 2, 1)], max_open=1
     )
     after.run()
     assert [event for event in after.log if event.time < alone.now] == [

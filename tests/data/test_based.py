@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.data.files.base_file import (
     LONGEST_NAME,
-    MOST_RANGES,
+    MAX_RANGES,
     BasedFile,
     Layout,
     Range,
@@ -115,9 +115,9 @@ def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
     first = Range(start=0, size=_LARGE, at=0, name=name, digest=(1 << 64) - 1)
     others = (
         first.model_copy(update={"start": place, "size": 1, "at": place})
-        for place in range(_LARGE, _LARGE + MOST_RANGES - 1)
+        for place in range(_LARGE, _LARGE + MAX_RANGES - 1)
     )
-    layout = Layout(base=_BASE, size=_LARGE + MOST_RANGES - 1, ranges=(first, *others))
+    layout = Layout(base=_BASE, size=_LARGE + MAX_RANGES - 1, ranges=(first, *others))
     (tmp_path / "u0.pt").write_bytes(layout.encoded())
     with (tmp_path / "u0.pt").open("rb") as file:
         assert layout_of(file) == layout

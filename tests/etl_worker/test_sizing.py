@@ -18,7 +18,7 @@ from cerebro.worker.child.task_loop import failure_of
 from etl_worker.cores import Cores
 from etl_worker.errors import NoMemoryError
 from etl_worker.partition import preprocess_partition
-from etl_worker.process_count import MOST_PER_CORE, Sizing, Window
+from etl_worker.process_count import MAX_PER_CORE, Sizing, Window
 from tests.control_groups import run_in
 from tests.etl_worker.jobs import Double, make_job, nothing, ready, stored
 
@@ -49,7 +49,7 @@ def test_the_process_count_stays_in_its_limits_and_settles(cores: int, measured:
         else:
             sizing.add(window)
             assert not has_run_out or sizing.number == before
-        assert 1 <= sizing.number <= MOST_PER_CORE * cores
+        assert 1 <= sizing.number <= MAX_PER_CORE * cores
 
 
 @given(cores=st.integers(1, 64), shortages=st.integers(0, 5))

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from cerebro.figures import Figure, Theme, description, table
-from cerebro.figures.frame import MOST_ROWS
+from cerebro.figures.frame import MAX_ROWS
 from tests.figures.samples import gallery
 
 DRAWN = {theme: gallery(theme) for theme in get_args(Theme)}
@@ -64,4 +64,4 @@ def test_a_figure_has_a_text_description(figure: Figure) -> None:
     columns, rows, _ = table(figure)
     assert all(len(row) == len(columns) for row in rows)
     assert bool(rows) is bool(figure["data"])
-    assert len(rows) <= MOST_ROWS
+    assert len(rows) <= MAX_ROWS

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from cerebro import figures
 from cerebro.contract.records import Hyperparameters
 from cerebro.figures import Curve, Figure, description, table
-from cerebro.figures.curves import MOST_LINES
-from cerebro.figures.parallel import MOST_LINES as MOST_PARALLEL
+from cerebro.figures.curves import MAX_LINES
+from cerebro.figures.parallel import MAX_LINES as MAX_PARALLEL
 from cerebro.figures.parallel_axes import hyperparameter_axis, objective_axis
 from tests.figures.samples import curve, row
 
@@ -34,9 +34,9 @@ def lines(figure: Figure) -> list[dict[str, Any]]:
 
 def test_a_hundred_curves_are_drawn_and_the_title_states_the_limit() -> None:
     """The first ones; the caller ranks the models."""
-    given = [curve(i, 3) for i in range(MOST_LINES + 5)]
+    given = [curve(i, 3) for i in range(MAX_LINES + 5)]
     found = figures.curves(given, metric="loss", mode="min", total=10_000)
-    assert {line["meta"]["model"] for line in lines(found)} == {c.model for c in given[:MOST_LINES]}
+    assert {line["meta"]["model"] for line in lines(found)} == {c.model for c in given[:MAX_LINES]}
     assert title(found) == "loss: 100 of 10,000 models"
 
 
@@ -119,7 +119,7 @@ def test_with_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> No
     given = [row(i, float(i), {"lr": 0.001 * (i + 1), "n": i % 7}) for i in range(5000)]
     found = figures.parallel(given, metric="loss", mode="min")
     drawn = {model for trace in traces(found, "scored") for (model,) in trace["customdata"]}
-    assert len(drawn) <= MOST_PARALLEL
+    assert len(drawn) <= MAX_PARALLEL
     assert {f"m{i:02}" for i in range(800)} <= drawn
     assert title(found).startswith("Hyperparameters and loss: 1,000 of 5,000 models, the best and every 21th")
 
@@ -137,7 +137,7 @@ def test_a_failed_model_with_a_unique_value_is_drawn(unseen: Hyperparameters) ->
     scored = {model for trace in traces(found, "scored") for (model,) in trace["customdata"]}
     assert len(dashed) >= 100
     assert dashed == {model.id for model in failed[: len(dashed)]}
-    assert len(scored) + len(dashed) <= MOST_PARALLEL
+    assert len(scored) + len(dashed) <= MAX_PARALLEL
     assert f"{len(scored) + len(dashed):,} of 1,500 models" in title(found)
 
 

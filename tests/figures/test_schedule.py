@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cerebro import figures
 from cerebro.figures import Absence, Figure, Landmarks, PlannedSpan, Span, description, table
 from cerebro.figures.schedule import buckets
-from cerebro.figures.schedule.drawing import MOST_BARS
+from cerebro.figures.schedule.drawing import MAX_BARS
 from cerebro.figures.schedule.spans import TakenBar
 from tests.figures.samples import spans
 
@@ -192,10 +192,10 @@ def test_time_of_other_runs_is_hatched_and_not_idle() -> None:
 def test_many_sub_epochs_become_few_bars_with_the_same_idle_time() -> None:
     """A bar's fill is the worker's busy share; each failure keeps a mark."""
     found = spans(8, 16, 30, last_runs=False)
-    assert len(found) > MOST_BARS
+    assert len(found) > MAX_BARS
     figure = drawn(found, 8)
     merged = bars(figure, "busy")
-    assert len(merged["x"]) <= MOST_BARS
+    assert len(merged["x"]) <= MAX_BARS
     shown = sum(wide * high / 0.8 for wide, high in zip(merged["x"], merged["width"], strict=True))
     sub_epoch_s = 60.0 if "min" in figure["layout"]["xaxis"]["title"]["text"] else 1.0
     assert shown * sub_epoch_s == pytest.approx(sum(span.end_s - span.start_s for span in found))
@@ -229,7 +229,7 @@ def test_merging_keeps_each_workers_busy_time(given_: list[tuple[int, float, flo
     """Exactly, for any time ranges."""
     found = one_after_another(given_)
     end = max(span.end_s for span in found)
-    merged = buckets.merged(found, [f"worker-{i}" for i in range(4)], end, most=40)
+    merged = buckets.merged(found, [f"worker-{i}" for i in range(4)], end, max_bars=40)
     for worker in {span.worker for span in found}:
         busy = sum(span.end_s - span.start_s for span in found if span.worker == worker)
         assert sum(b.busy * b.seconds for b in merged if b.worker == worker) == pytest.approx(busy)

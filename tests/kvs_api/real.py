@@ -110,7 +110,7 @@ class Service:
         self.settings = Settings(host="127.0.0.1", port=0, redis_url=database.url, **options)
         self._store = Store(database.url, log_files=self.settings.log_files)
         threads, limits = Threads(8), limits or ConnectionLimits()
-        self._app = App(self.settings, self._store, threads, most_waiting=limits.waiting)
+        self._app = App(self.settings, self._store, threads, max_waiting=limits.waiting)
         self._server = WebServer(
             self._app,
             host="127.0.0.1",

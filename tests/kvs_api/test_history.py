@@ -28,7 +28,7 @@ def bench(kvs: KvsClient) -> Bench:
 def test_a_table_keeps_the_most_recently_changed_rows(
     kvs: KvsClient, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_part, "MOST_ROWS", 3)
+    monkeypatch.setattr(store_part, "MAX_ROWS", 3)
     for after, numbers in enumerate([(1, 2, 3), (1,), (4,), (5,)]):
         kvs.count_history(history_request(bench.term, after, after + 1, *numbers))
     assert set(kvs.history().sub_epochs) == {key(1), key(4), key(5)}

@@ -66,7 +66,7 @@ def test_readiness_and_liveness_have_separate_answers(served: Served) -> None:
 
 def test_partial_requests_do_not_delay_probes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest excess connection is closed, and each one after its deadline, even if bytes trickle in."""
-    monkeypatch.setattr(health, "_MOST_REQUESTS", 4)
+    monkeypatch.setattr(health, "_MAX_REQUESTS", 4)
     with ExitStack() as stack:
         halves = [stack.enter_context(served.half()) for _ in range(6)]
         assert served.get("/live") == (200, "ok\n")

@@ -31,10 +31,10 @@ def test_an_accepted_setting_is_a_number_in_its_range(setting: NumericSetting, t
     if refused:
         assert refused == f"{setting.name} is {text!r}, expected {setting.expected}"
         return
-    number = real(setting, environment, setting.least)
-    assert setting.least <= number <= setting.most
+    number = real(setting, environment, setting.minimum)
+    assert setting.minimum <= number <= setting.maximum
     assert number != float("inf")
-    assert not setting.is_integer or integer(setting, environment, int(setting.least)) == number
+    assert not setting.is_integer or integer(setting, environment, int(setting.minimum)) == number
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

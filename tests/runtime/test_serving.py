@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.runtime.web.serving import (
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     ConnectionLimits,
     Threads,
     WebServer,
-    most_connections,
+    max_connections,
     open_files,
 )
 from cerebro.runtime.web.wsgi import WsgiOnAsgi
@@ -309,8 +309,8 @@ def test_a_clock_set_forward_interrupts_no_answer(serve: Serve, monkeypatch: pyt
 @given(st.integers(0, 1 << 20), st.integers(1, 200))
 def test_connections_fit_into_the_open_files(files: int, threads: int) -> None:
     """The limits leave a few file descriptors free, for any file limit and thread count."""
-    found = most_connections(files, threads)
-    assert 16 <= found <= MOST_CONNECTIONS
+    found = max_connections(files, threads)
+    assert 16 <= found <= MAX_CONNECTIONS
     assert found == 16 or open_files(found, threads) <= files
 
 

@@ -239,7 +239,7 @@ def test_the_time_limit_ends_a_search_without_results(last: str) -> None:
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_too_many_models_without_results_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
     """One measured value resets the count."""
-    most = transducer.MOST_WITHOUT_VALUE
+    most = transducer.MAX_WITHOUT_VALUE
     run = Run(search_of(search_request(procedure, hours=1e6), epochs=3))
 
     def come_to_nothing(count: int) -> None:

@@ -72,7 +72,7 @@ def history(seed: int, *, steps: int = 150, **more: bool) -> History:
 
 def read(store: Store, log: Sequence[Event], since: float, until: float, **more: int) -> Window:
     known = Log("one", 0.0, len(log))
-    return LogPages(store).window(known, "fit-1", since, until, most=more.get("most", 10**6))
+    return LogPages(store).window(known, "fit-1", since, until, max_events=more.get("max_events", 10**6))
 
 
 def comparable(tried: TaskAttempt) -> tuple[object, ...]:
@@ -175,7 +175,7 @@ def test_an_attempt_started_before_the_time_range_is_completed_from_its_commit()
 def test_a_too_long_time_range_is_read_from_its_end() -> None:
     """The result says where it starts."""
     log = history(3, steps=400).log
-    window = read(Store(log), log, log[0].time, log[-1].time, most=3 * PAGE)
+    window = read(Store(log), log, log[0].time, log[-1].time, max_events=3 * PAGE)
     assert window.is_cut
     assert window.since > log[0].time
     assert window.events == len(log)

@@ -41,7 +41,7 @@ class Wide(Wrong):
         return [nn.Sequential(nn.Linear(WIDE, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, TOKENS))]
 
 
-def noted(group: Group, trial_request: TrialRequest, most_bytes: int) -> tuple[TrialOutcome, int]:
+def noted(group: Group, trial_request: TrialRequest, max_bytes: int) -> tuple[TrialOutcome, int]:
     """Run the trial; return its outcome and the bytes this rank wrote with `pwrite`."""
     original, written = os.pwrite, 0
 
@@ -53,18 +53,18 @@ def noted(group: Group, trial_request: TrialRequest, most_bytes: int) -> tuple[T
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        patch.setattr(trial, "FILE_BYTES", most_bytes)
+        patch.setattr(trial, "FILE_BYTES", max_bytes)
         return tried(group, trial_request), written
 
 
 @pytest.mark.parametrize(
-    ("most_bytes", "part"),
+    ("max_bytes", "part"),
     [
         pytest.param(1 << 30, 1.0, id="all", marks=pytest.mark.slow),
         pytest.param(2 << 20, 0.5, id="a part"),
     ],
 )
-def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Ranks, tmp_path: Path) -> None:
+def test_each_rank_writes_its_own_rows(max_bytes: int, part: float, ranks: Ranks, tmp_path: Path) -> None:
     """Only part of a large state is written, and the files are removed."""
     partition, root = tmp_path / "partition", tmp_path / "root"
     partition.mkdir()
@@ -73,7 +73,7 @@ def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Rank
     trial_request = TrialRequest(
         spec=Wide(), parallel_plan=ParallelPlan(technique="fsdp", size=2), partition=partition, root=root
     )
-    (outcome, first), (_, second) = ranks.run(2, noted, trial_request, most_bytes)
+    (outcome, first), (_, second) = ranks.run(2, noted, trial_request, max_bytes)
     assert outcome.is_usable, outcome
     state = 3 * 4 * (HIDDEN * (WIDE + 1 + TOKENS) + TOKENS)
     assert outcome.state_bytes == pytest.approx(state, rel=0.01)

@@ -20,7 +20,7 @@ from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.base import Contract, LateContract, Name
 from cerebro.contract.trials import DeviceKind
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Maximum number of rows. The least recently updated rows are removed."""
 
 FADES = 100

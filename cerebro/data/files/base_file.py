@@ -30,9 +30,9 @@ _MARK = b"cerebro: based 1"
 _TAIL = struct.Struct(f"<Q{len(_MARK)}s")
 _LONGEST = 1 << 20
 """Maximum bytes of a layout: parsing takes a hundred times as much memory, and user code may have written it."""
-MOST_RANGES, LONGEST_NAME = 3000, 200
+MAX_RANGES, LONGEST_NAME = 3000, 200
 """Maximum ranges, or changing names, of a layout, and maximum bytes of a name as JSON. They keep the layout small."""
-_MOST_BYTES = 1 << 60
+_MAX_BYTES = 1 << 60
 """Maximum bytes of a file."""
 
 _BASE = r"^frozen-[0-9a-f]{16}-[0-9]+-[0-9a-f]{8}$"
@@ -56,9 +56,9 @@ class Range(Contract):
         digest: the writer's digest of its content.
     """
 
-    start: int = Field(ge=0, lt=_MOST_BYTES)
-    size: int = Field(ge=1, lt=_MOST_BYTES)
-    at: int = Field(ge=0, lt=_MOST_BYTES)
+    start: int = Field(ge=0, lt=_MAX_BYTES)
+    size: int = Field(ge=1, lt=_MAX_BYTES)
+    at: int = Field(ge=0, lt=_MAX_BYTES)
     name: _Name = ""
     digest: int = Field(0, ge=0, lt=1 << 64)
 
@@ -74,9 +74,9 @@ class Layout(Contract):
     """
 
     base: Annotated[str, StringConstraints(pattern=_BASE)]
-    size: int = Field(ge=1, lt=_MOST_BYTES)
-    ranges: Annotated[tuple[Range, ...], FailFast()] = Field(min_length=1, max_length=MOST_RANGES)
-    changing: Annotated[tuple[_Name, ...], FailFast()] = Field((), max_length=MOST_RANGES)
+    size: int = Field(ge=1, lt=_MAX_BYTES)
+    ranges: Annotated[tuple[Range, ...], FailFast()] = Field(min_length=1, max_length=MAX_RANGES)
+    changing: Annotated[tuple[_Name, ...], FailFast()] = Field((), max_length=MAX_RANGES)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -39,7 +39,7 @@ _FLOAT = re.compile(r"-?(?:0|[1-9]\d*|(?=\.\d))(\.(?:0|\d*[1-9])?)?(?:[eE]([+-]?
 _FEW = 64
 """Number of cells that rule out most types."""
 _FIXED = re.compile(r"-?\d+\.(\d+)(e[+-]\d\d+)?")
-_MOST_WHOLE = 2**53
+_MAX_WHOLE = 2**53
 """float64 cannot hold every larger integer."""
 
 
@@ -95,7 +95,7 @@ def as_type(
 
 def _is_rounded(text: pa.StringArray, values: pa.Array) -> bool:
     """True if float64 cannot hold a whole number among the cells."""
-    large = text.filter(pc.greater_equal(pc.abs(values), _MOST_WHOLE))
+    large = text.filter(pc.greater_equal(pc.abs(values), _MAX_WHOLE))
     digits = large.filter(pc.match_substring_regex(large, r"^[+-]?\d+$"))
     return any(int(cell) != int(float(cell)) for cell in digits.to_pylist())
 
@@ -253,7 +253,7 @@ def _is_written_so(cell: str, kind: pa.DataType) -> bool:
         return False
     fraction, sign = match.groups()
     if fraction is None and sign is None:
-        return abs(int(cell)) <= _MOST_WHOLE
+        return abs(int(cell)) <= _MAX_WHOLE
     # 1e5 may be part of a hash. Programs write 100000.0, 1e+05 or 1.0E5.
     number = float(cell)
     if not (fraction or sign) or not math.isfinite(number):

@@ -134,7 +134,7 @@ def open_metadata(
 def preview_metadata(
     split: Split,
     locator: Locator,
-    most: int,
+    max_rows: int,
     opened: Callable[[str], ObjectStore] = open_store,
     stream: TableStream | None = None,
 ) -> Preview:
@@ -143,7 +143,7 @@ def preview_metadata(
     A table of a few megabytes is checked in full.
 
     Args:
-        most: maximum number of rows.
+        max_rows: maximum number of rows.
         opened: opens the root of a store. Callers with restricted access pass another function than `open_store`.
         stream: the split's table from `open_metadata`. Default: infer types from this split alone.
 
@@ -156,7 +156,7 @@ def preview_metadata(
     where, files = metadata_of(split, locator), table_files(locator.metadata, opened)
     stream = stream or open_tables(files, locator.types)
     require_columns(where, stream.schema)
-    table = stream.first(most)
+    table = stream.first(max_rows)
     if not table.num_rows:
         raise MetadataError(f"{where} has no rows: expected one row per example")
     ids = table.column("id").to_pylist()
@@ -167,7 +167,7 @@ def preview_metadata(
         raise MetadataError(
             f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique"
         )
-    return Preview(table=table.slice(0, most), rows=stream.num_rows, num_bytes=files.num_bytes)
+    return Preview(table=table.slice(0, max_rows), rows=stream.num_rows, num_bytes=files.num_bytes)
 
 
 def require_columns(where: str, schema: pa.Schema) -> None:

@@ -74,12 +74,12 @@ class ParquetStream:
                     f"{file} cannot be read as Parquet after row {first - 1:,}: {error}"
                 ) from error
 
-    def first(self, most: int) -> pa.Table:
+    def first(self, max_rows: int) -> pa.Table:
         """See `TableStream`."""
-        most = max(most, (self.num_rows or 0) if self.num_bytes <= SAMPLE_BYTES else 0)
+        max_rows = max(max_rows, (self.num_rows or 0) if self.num_bytes <= SAMPLE_BYTES else 0)
         batches: list[pa.RecordBatch] = []
         with closing(self.rows()) as rows:
-            while sum(batch.num_rows for batch in batches) < most and (part := next(rows, None)):
+            while sum(batch.num_rows for batch in batches) < max_rows and (part := next(rows, None)):
                 batches.append(part.batch)
         return pa.Table.from_batches(batches, self.schema)
 

@@ -68,8 +68,8 @@ class TableStream(Protocol):
                 the column's type.
         """
 
-    def first(self, most: int) -> pa.Table:
-        """Return at least the first `most` rows, if there are as many; a small table completely.
+    def first(self, max_rows: int) -> pa.Table:
+        """Return at least the first `max_rows` rows, if there are as many; a small table completely.
 
         Raises as `rows` does.
         """

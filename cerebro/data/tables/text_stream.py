@@ -127,7 +127,7 @@ class TextStream:
             with volume_errors_named(Path(str(file)), may_deny=False):
                 yield from self._file_rows(file)
 
-    def first(self, most: int) -> pa.Table:
+    def first(self, max_rows: int) -> pa.Table:
         """Return the sample, which may have fewer rows."""
         return self.sample
 

@@ -20,7 +20,7 @@ _BAR = 0.8
 
 _DIMMED = 0.2
 
-MOST_MARKS = 2000
+MAX_MARKS = 2000
 """Maximum number of drawn marks of one kind."""
 
 _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", "revoked": "/"}
@@ -177,7 +177,7 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
 
 def failure_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
     """Yield marks of the newest failed and revoked attempts, which merged bars would hide."""
-    shown = [span for span in spans if span.outcome in ("failed", "revoked")][-MOST_MARKS:]
+    shown = [span for span in spans if span.outcome in ("failed", "revoked")][-MAX_MARKS:]
     if shown:
         line = {"color": canvas.colors.ground, "width": 1}
         yield {

@@ -39,13 +39,13 @@ class Bucket:
 
 
 def merged(
-    spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int, begin_s: float = 0.0
+    spans: Sequence[Span], workers: Sequence[str], end_s: float, *, max_bars: int, begin_s: float = 0.0
 ) -> list[Bucket]:
-    """Merge spans into about `most` buckets of equal length, over all workers.
+    """Merge spans into about `max_bars` buckets of equal length, over all workers.
 
     A worker without a sub-epoch in a bucket's time gets no bucket. All spans must be between `begin_s` and `end_s`.
     """
-    per_worker = max(_FEWEST, most // max(1, len(workers)))
+    per_worker = max(_FEWEST, max_bars // max(1, len(workers)))
     seconds = (end_s - begin_s) / per_worker
     times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     sub_epochs: Counter[tuple[str, int]] = Counter()

@@ -36,7 +36,7 @@ from cerebro.figures.schedule.surroundings import (
 )
 from cerebro.figures.schedule.time_range import cut_off
 
-MOST_BARS = 2000
+MAX_BARS = 2000
 """Maximum number of bars; more are merged for each row and bucket of time."""
 
 _ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
@@ -44,11 +44,11 @@ _ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
 
 _STRIP_PX = 70
 _FRAME_PX = 130
-_MOST_EPOCH_LINES = 30
-_MOST_EPOCH_LABELS = 6
+_MAX_EPOCH_LINES = 30
+_MAX_EPOCH_LABELS = 6
 _LABEL_SHARE = 0.14
 """Distance between labels of epochs, as a share of the width: the length of a label on a phone."""
-_MOST_BREAKS = 30
+_MAX_BREAKS = 30
 _COLUMNS = (
     *(
         "worker or device",
@@ -79,7 +79,7 @@ def schedule(
     An attempt on several devices has a bar in each of their rows. Empty space is time without a sub-epoch. Bars have
     their model's colour: committed ones are plain, failed ones crossed, revoked ones hatched, running ones outlines.
     Loading, saving, process starts and breaks are shaded. The line on top is the share of busy devices. With more than
-    `MOST_BARS` attempts, bars are merged into buckets of time; their height is the device's busy share. Planned
+    `MAX_BARS` attempts, bars are merged into buckets of time; their height is the device's busy share. Planned
     sub-epochs are hollow, right of the line that marks now. Before the first sub-epoch only the plan is shown.
 
     Args:
@@ -136,8 +136,8 @@ def schedule(
     )
     what = "Schedule" if spans or other_tasks else "Plan"
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
-    if len(spans) > MOST_BARS:
-        found = buckets.merged(spans, tuple(names), end, most=MOST_BARS, begin_s=first)
+    if len(spans) > MAX_BARS:
+        found = buckets.merged(spans, tuple(names), end, max_bars=MAX_BARS, begin_s=first)
         title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(found[0].seconds)}"
         traces = [merged_bars(found, canvas), *failure_marks(spans, canvas)]
     else:
@@ -197,8 +197,8 @@ def _layout(
     strip_px = 0 if now is None else _STRIP_PX
     height = _FRAME_PX + strip_px + row * len(rows)
     share = strip_px / (height - _FRAME_PX)
-    named = landmarks.epochs[-_MOST_EPOCH_LINES:]
-    shapes = [_shade(scale.of(since), scale.of(until), colors) for since, until in breaks[-_MOST_BREAKS:]]
+    named = landmarks.epochs[-_MAX_EPOCH_LINES:]
+    shapes = [_shade(scale.of(since), scale.of(until), colors) for since, until in breaks[-_MAX_BREAKS:]]
     shapes += [_line(scale.of(at), colors, dash="dot") for _, at in named]
     bound = scale.of(landmarks.bound_at_s)
     begun = max(0.0, scale.of(begin))
@@ -252,7 +252,7 @@ def _without_overlap(named: Sequence[tuple[int, float]], distance: float) -> Seq
     for epoch, at in reversed(named):
         if not found or found[-1][1] - at >= distance:
             found.append((epoch, at))
-    return found[:_MOST_EPOCH_LABELS][::-1]
+    return found[:_MAX_EPOCH_LABELS][::-1]
 
 
 def _line(x: float, colors: ThemeColors, **style: Any) -> dict[str, Any]:

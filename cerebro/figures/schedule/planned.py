@@ -16,7 +16,7 @@ from cerebro.state import Run, TaskKey, TaskState
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.tasks.task import Attempt
 
-MOST_PLANNED = 500
+MAX_PLANNED = 500
 """Maximum number of planned sub-epochs to show: later ones will change."""
 
 
@@ -38,7 +38,7 @@ class PlannedSpan:
 
 
 def planned(
-    run: Run, now: float, *, most: int = MOST_PLANNED, devices: Mapping[str, int] | None = None
+    run: Run, now: float, *, max_bars: int = MAX_PLANNED, devices: Mapping[str, int] | None = None
 ) -> list[PlannedSpan]:
     """Return the next sub-epochs of an open fit run's plan, in its order; none without a plan.
 
@@ -49,7 +49,7 @@ def planned(
 
     Args:
         now: seconds of the store's clock.
-        most: maximum number of sub-epochs.
+        max_bars: maximum number of sub-epochs.
         devices: worker -> number of devices; default 1.
     """
     known = devices or {}
@@ -92,7 +92,7 @@ def planned(
                 device=device,
             )
         )
-        if len(found) == most:
+        if len(found) == max_bars:
             break
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cerebro.figures.frame import lines
 from cerebro.figures.palette import faint
-from cerebro.figures.schedule.bars import MOST_MARKS, Canvas, seconds
+from cerebro.figures.schedule.bars import MAX_MARKS, Canvas, seconds
 from cerebro.figures.schedule.spans import Absence, Span, TakenBar
 
 _TASKS = {
@@ -31,7 +31,7 @@ _EDGE = 0.44
 def task_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
     """Yield bars of other tasks, in a neutral colour."""
     for kind, (name, pattern) in _TASKS.items():
-        shown = [span for span in spans if span.kind == kind][-MOST_MARKS:]
+        shown = [span for span in spans if span.kind == kind][-MAX_MARKS:]
         if not shown:
             continue
         tint = faint(canvas.colors.ink, 0.5)
@@ -94,7 +94,7 @@ def counted(number: int, noun: str) -> str:
 
 def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
     """Yield hatched bars of other runs' use, the newest ones if there are many."""
-    shown = found[-MOST_MARKS:]
+    shown = found[-MAX_MARKS:]
     if shown:
         tint = faint(canvas.colors.ink, 0.3)
         yield canvas.horizontal([(bar.worker, bar.start_s, bar.end_s - bar.start_s) for bar in shown]) | {
@@ -129,7 +129,7 @@ def absence_bars(
         end_s: end of the drawn time.
     """
     shown = [absence for absence in absences if absence.worker in rows_of and absence.start_s <= end_s][
-        -MOST_MARKS:
+        -MAX_MARKS:
     ]
     shades = [
         (absence, row, (end_s if absence.end_s is None else absence.end_s) - absence.start_s)

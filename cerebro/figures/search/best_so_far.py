@@ -30,7 +30,7 @@ from cerebro.state import Model, Run
 ProgressAxis = Literal["model", "time", "epoch"]
 """Unit of the x axis: models in the order of their suggestion, seconds since the first sub-epoch, trained epochs."""
 
-MOST_DOTS = 2_000
+MAX_DOTS = 2_000
 """Maximum number of dots. Improvements are always drawn."""
 
 _TITLES = {"model": "models", "epoch": "epochs trained, all models"}
@@ -198,8 +198,8 @@ def _improvements(found: Sequence[Observation], mode: str) -> list[Observation]:
 
 
 def _thinned(found: Sequence[Observation], steps: Sequence[Observation]) -> list[Observation]:
-    """Return at most about `MOST_DOTS` values, evenly chosen, with all improvements."""
-    every = math.ceil(len(found) / MOST_DOTS)
+    """Return at most about `MAX_DOTS` values, evenly chosen, with all improvements."""
+    every = math.ceil(len(found) / MAX_DOTS)
     if every == 1:
         return list(found)
     chosen = {id(each) for each in (*found[::every], *steps)}

@@ -20,7 +20,7 @@ from cerebro.figures.models import ModelSummary, ranked, scores
 from cerebro.figures.palette import THEME_COLORS, Theme
 from cerebro.figures.scatter import value_axis
 
-MOST_MODELS = 400
+MAX_MODELS = 400
 """Maximum number of models; the best are drawn."""
 
 _STEPS = 24
@@ -39,7 +39,7 @@ _MAX_GRID = 24
 class _GridAxis:
     """One axis: positions of models from 0 to 1, and grid points with their values for Plotly."""
 
-    found: Scale
+    scale: Scale
     positions: list[float]
     values: list[Any]
     grid: list[float]
@@ -65,7 +65,7 @@ def contour(
     title = f"{metric} over {x} and {y}"
     objective = scores(rows, values)
     scored = [row for row in ranked(rows, mode) if row.id in objective]
-    shown = scored[:MOST_MODELS]
+    shown = scored[:MAX_MODELS]
     if not shown:
         return empty("contour", f"no model has a value of {metric} yet", theme=theme, title=title)
     if len(shown) < len(scored):
@@ -132,8 +132,8 @@ def contour(
             ("model", x, y, metric),
         ),
         layout={
-            "xaxis": value_axis(across.found, shown, colors, showgrid=False),
-            "yaxis": value_axis(along.found, shown, colors, showgrid=False),
+            "xaxis": value_axis(across.scale, shown, colors, showgrid=False),
+            "yaxis": value_axis(along.scale, shown, colors, showgrid=False),
         },
     )
 
@@ -142,14 +142,14 @@ def _grid_axis(name: str, shown: Sequence[ModelSummary], rows: Sequence[ModelSum
     values = values_of(name, shown)
     found = scale(name, values, all_values=values_of(name, rows))
     if found.kind == "category":
-        most = max(1, len(found.categories) - 1)
+        last_place = max(1, len(found.categories) - 1)
         places = [found.position(value) for value in values]
         grid = list(range(len(found.categories)))
         return _GridAxis(
-            found=found,
-            positions=[place / most for place in places],
+            scale=found,
+            positions=[place / last_place for place in places],
             values=list(places),
-            grid=[place / most for place in grid],
+            grid=[place / last_place for place in grid],
             grid_values=list(grid),
         )
     numbers = numbers_of(values)
@@ -162,7 +162,7 @@ def _grid_axis(name: str, shown: Sequence[ModelSummary], rows: Sequence[ModelSum
     grid_places = [step / (_STEPS - 1) for step in range(_STEPS)]
     scaled_grid = [low + share * width for share in grid_places]
     return _GridAxis(
-        found=found,
+        scale=found,
         positions=[(value - low) / width for value in scaled],
         values=_plain(values),
         grid=grid_places,

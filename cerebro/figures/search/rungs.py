@@ -9,10 +9,10 @@ from cerebro.figures.frame import Cell, Figure, axis, cut, empty, figure, lines,
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint
 from cerebro.state.runs.rungs import AtRung, Fate, Rung, counts
 
-MOST_MODELS = 500
+MAX_MODELS = 500
 """Maximum number of models of a rung; the best are drawn."""
 
-_MOST_TICKS = 12
+_MAX_TICKS = 12
 _OUTCOMES: dict[str, tuple[tuple[Fate, ...], str, str]] = {
     "promoted": (("goes on",), "triangle-up", "good"),
     "trained to the end": (("trained", "stays"), "diamond", "ink"),
@@ -46,23 +46,23 @@ def rungs(
     if not any(each.value is not None for rung in ordered for each in rung.models):
         return empty("rungs", "no model has reached a rung yet", theme=theme, title="Rungs")
     colors = THEME_COLORS[theme]
-    shown = [[each for each in rung.models if each.value is not None][:MOST_MODELS] for rung in ordered]
-    is_cut = any(sum(each.value is not None for each in rung.models) > MOST_MODELS for rung in ordered)
+    shown = [[each for each in rung.models if each.value is not None][:MAX_MODELS] for rung in ordered]
+    is_cut = any(sum(each.value is not None for each in rung.models) > MAX_MODELS for rung in ordered)
     traces = [
         *_links(shown, colors),
         *_limits(ordered, colors),
         *_outcomes(ordered, shown, metric, colors),
     ]
     promoted = sum(rung.count("goes on") for rung in ordered)
-    every = -(-len(ordered) // _MOST_TICKS)
+    every = -(-len(ordered) // _MAX_TICKS)
     places = [place for place in range(len(ordered)) if place % every == 0 or place == len(ordered) - 1]
     return figure(
         "rungs",
         traces,
         theme=theme,
-        title=f"{metric} at rungs" + (f": the best {MOST_MODELS} models of each" if is_cut else ""),
+        title=f"{metric} at rungs" + (f": the best {MAX_MODELS} models of each" if is_cut else ""),
         description=f"{len(ordered)} rungs with {promoted:,} promotions. "
-        + "; ".join(f"{rung.name}: {counts(rung)}" for rung in ordered[:_MOST_TICKS])
+        + "; ".join(f"{rung.name}: {counts(rung)}" for rung in ordered[:_MAX_TICKS])
         + ".",
         table=cut(_rows(ordered), ("epochs", "model", metric, "outcome")),
         layout={

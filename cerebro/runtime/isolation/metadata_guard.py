@@ -221,12 +221,12 @@ def _read(memory: int, address: int, count: int) -> bytes:
     return found
 
 
-def _text(memory: int, address: int, most: int) -> bytes:
+def _text(memory: int, address: int, max_bytes: int) -> bytes:
     """Read a zero-terminated text page by page: the next page may be unmapped."""
     found = b""
-    while len(found) < most:
+    while len(found) < max_bytes:
         piece = os.pread(
-            memory, min(most - len(found), 4096 - (address + len(found)) % 4096), address + len(found)
+            memory, min(max_bytes - len(found), 4096 - (address + len(found)) % 4096), address + len(found)
         )
         if not piece:
             raise OSError(errno.EFAULT, "memory that is not there")

@@ -37,7 +37,7 @@ EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of an `Exposition` (Prometheus, "Exposition formats")."""
 
 _TIMEOUT_S = 5.0
-_MOST_REQUESTS = 32
+_MAX_REQUESTS = 32
 """Maximum requests at a time; a further one ends the oldest."""
 _LONGEST_REQUEST_S = 15.0
 """Seconds after which a request is ended."""
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread. With too many requests, end the oldest."""
         self._open[request] = time.monotonic()
-        for each in list(self._open)[:-_MOST_REQUESTS]:
+        for each in list(self._open)[:-_MAX_REQUESTS]:
             self._end(each)
         super().process_request(request, client_address)
 

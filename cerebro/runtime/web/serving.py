@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
 
-MOST_CONNECTIONS = 4000
+MAX_CONNECTIONS = 4000
 """Connections of one service if the limit of open files allows it. A worker, the controller or a viewer needs three."""
 GRACE_S = 8.0
 """Longest time for open requests after SIGTERM. Kubernetes gives a pod 30 s by default; clients try again elsewhere."""
@@ -69,7 +69,7 @@ class ConnectionLimits:
         stalled_s: seconds without a byte of an answer taken.
     """
 
-    connections: int = MOST_CONNECTIONS
+    connections: int = MAX_CONNECTIONS
     head_s: float = 10.0
     body_s: float = 20.0
     body_bytes_per_s: int = 8 * 1024
@@ -85,7 +85,7 @@ class ConnectionLimits:
     def of_this_process(cls, threads: int) -> ConnectionLimits:
         """Raise the limit of open files if allowed, and return limits that fit it."""
         return cls(
-            connections=most_connections(_raise_open_files(open_files(MOST_CONNECTIONS, threads)), threads)
+            connections=max_connections(_raise_open_files(open_files(MAX_CONNECTIONS, threads)), threads)
         )
 
 
@@ -97,9 +97,9 @@ def open_files(connections: int, threads: int) -> int:
     return 2 * connections + 2 * threads + _BACKLOG + _OTHER_FILES
 
 
-def most_connections(files: int, threads: int) -> int:
+def max_connections(files: int, threads: int) -> int:
     """Return the connections that a process with `files` open files may have: the inverse of `open_files`."""
-    return max(_LEAST, min(MOST_CONNECTIONS, (files - open_files(0, threads)) // 2))
+    return max(_LEAST, min(MAX_CONNECTIONS, (files - open_files(0, threads)) // 2))
 
 
 def _raise_open_files(wanted: int) -> int:

@@ -151,11 +151,11 @@ class _LeastSquares:
         return max(0.0, rest), floor + height * shape.end
 
 
-def condensed(samples: Sequence[Sample], most: int) -> tuple[Sample, ...]:
-    """Merge neighbours until at most `most` samples remain."""
-    if len(samples) <= most:
+def condensed(samples: Sequence[Sample], max_samples: int) -> tuple[Sample, ...]:
+    """Merge neighbours until at most `max_samples` remain."""
+    if len(samples) <= max_samples:
         return tuple(samples)
-    bounds = [number * len(samples) // most for number in range(most + 1)]
+    bounds = [number * len(samples) // max_samples for number in range(max_samples + 1)]
     return tuple(_joined(samples[begin:end]) for begin, end in pairwise(bounds))
 
 

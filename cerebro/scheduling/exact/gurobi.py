@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import gurobipy
 
 
-_MOST_PAIRS = 20_000
+_MAX_PAIRS = 20_000
 """Ten times the size-limited licence; no larger MILP of this kind has been solved."""
 
 
@@ -134,7 +134,7 @@ def _check_size(wanted: Sequence[RequiredSubEpoch]) -> None:
         worker for sub_epoch in wanted for worker in {option.worker for option in sub_epoch.options}
     )
     pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
-    if pairs > _MOST_PAIRS:
+    if pairs > _MAX_PAIRS:
         raise SolverUnavailableError(
             f"{len(wanted)} sub-epochs are too many for a MILP, which would have {pairs:,} pairs of them to order: use "
             "cp-sat"

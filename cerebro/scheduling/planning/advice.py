@@ -18,7 +18,7 @@ from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
-_MOST_SUB_EPOCHS = 5_000
+_MAX_SUB_EPOCHS = 5_000
 """Limit of simulated sub-epochs for one side: some tenths of a second. Large problems get fewer samples."""
 
 
@@ -35,7 +35,7 @@ def mean_makespans(
         seed: seed of the noise.
         samples: maximum number of simulations of each; large problems get fewer.
     """
-    count = max(1, min(samples, _MOST_SUB_EPOCHS // max(1, problem.num_sub_epochs))) if sigma else 1
+    count = max(1, min(samples, _MAX_SUB_EPOCHS // max(1, problem.num_sub_epochs))) if sigma else 1
     conditions = Conditions(sigma=sigma)
     means = {
         name: statistics.fmean(

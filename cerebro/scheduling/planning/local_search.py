@@ -41,7 +41,7 @@ _MAX_STALLED_STEPS = 3000
 """Steps without improvement before the search restarts."""
 _WEIGHTS = (1.0, 1.5, 2.0, 0.5, 0.0)
 """Weights of a sub-epoch's own time in its priority; its model's remaining work weighs 1."""
-_MOST_CHANGES = 4
+_MAX_CHANGES = 4
 _WIDTH = 24
 """Number of models compared for a decision; covers all models in hard cases."""
 _TRIES = 8
@@ -87,7 +87,7 @@ class _Genes:
     def change(self) -> list[tuple[int, int, float]]:
         """Change some priorities; return the previous ones as (worker, model, priority)."""
         rng, previous_priorities = self._rng, []
-        for _ in range(rng.randint(1, _MOST_CHANGES)):
+        for _ in range(rng.randint(1, _MAX_CHANGES)):
             m, w = rng.randrange(self._models), rng.randrange(self._workers)
             previous_priorities.append((w, m, self.priority[w][m]))
             self.priority[w][m] = self._value(m, w, 1.0)

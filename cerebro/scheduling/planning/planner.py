@@ -28,7 +28,7 @@ from cerebro.scheduling.schedule import Schedule
 
 _TOLERANCE = 1e-9
 """Relative tolerance for float sums in different orders."""
-_MOST_SUB_EPOCHS = 10_000
+_MAX_SUB_EPOCHS = 10_000
 """Maximum size for running the policy LRPTw itself.
 
 Decoding its rule is ten times faster and differs only in ties.
@@ -140,7 +140,7 @@ def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
     decoded = decoder.dispatch([[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1))
     assert decoded is not None, "no cutoff"
     found = Candidate(*decoded, plan_table, f"LRPTw{name}")
-    if found.makespan <= enough or problem.num_sub_epochs > _MOST_SUB_EPOCHS:
+    if found.makespan <= enough or problem.num_sub_epochs > _MAX_SUB_EPOCHS:
         return found
     schedule = dispatch(problem.with_parallel_plans(plan_table), POLICIES["lrptw"])
     starts = [

@@ -19,7 +19,7 @@ from cerebro.scheduling.schedule import Placement
 DRY_RUNS = 8
 """Maximum number of simulations for a decision."""
 
-MOST_SUB_EPOCHS = 2_000
+MAX_SUB_EPOCHS = 2_000
 """Maximum number of simulated sub-epochs for a decision.
 
 If fewer than two simulations fit, critical first decides.
@@ -37,7 +37,7 @@ class MonteCarlo:
         policy = CriticalFirst()
         best = policy.choose(state, workers, rng)
         sub_epochs = _sub_epochs_left(state)
-        runs = min(DRY_RUNS, MOST_SUB_EPOCHS // max(1, sub_epochs))
+        runs = min(DRY_RUNS, MAX_SUB_EPOCHS // max(1, sub_epochs))
         if best is None or runs < 2:
             return best
         least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.work.model_left) / sub_epochs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cerebro.contract.parallel_plans import MemoryKind, ParallelPlan
 from cerebro.contract.tasks.failures import Failure, FailureKind
 
-_MOST_WARNINGS = 20
+_MAX_WARNINGS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class ModelFailures:
     def warn(self, warnings: Collection[str]) -> None:
         """Count the warnings of a committed sub-epoch, up to 20 different texts."""
         for text in warnings:
-            if text in self.warnings or len(self.warnings) < _MOST_WARNINGS:
+            if text in self.warnings or len(self.warnings) < _MAX_WARNINGS:
                 self.warnings[text] += 1
 
     def warning(self, sub_epochs: int) -> str:

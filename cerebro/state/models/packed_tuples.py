@@ -15,7 +15,7 @@ _Item = TypeVar("_Item", bound=tuple[Any, ...])
 
 _LENGTH = struct.Struct("<I")
 _LEAST, _MOST = -(2**63), 2**63 - 1
-_MOST_KNOWN = 1024
+_MAX_KNOWN = 1024
 
 
 Compact: TypeAlias = tuple[tuple[Any, ...], bytes]
@@ -126,6 +126,6 @@ _known: dict[str, tuple[Any, ...]] = {}
 
 def _common(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Intern values by their text: plan parameters have no hash, and 1 must differ from `True`."""
-    if len(_known) >= _MOST_KNOWN:
+    if len(_known) >= _MAX_KNOWN:
         _known.clear()
     return _known.setdefault(repr(values), values)

@@ -26,7 +26,7 @@ from cerebro.state.workers import Ended, Worker
 
 TOLERANCE = 1e-3
 """Relative difference below which metrics are equal, on GPUs and between kinds of devices."""
-MOST_UNCLEAR = 2
+MAX_UNCLEAR = 2
 """Limit of open disagreements, and of disagreements without a faulty worker.
 
 The first limit delays new verifications. The second ends them: nondeterministic code would accuse every machine."""
@@ -148,7 +148,7 @@ class Verifications:
             verification for verification in self.open() if verification.state is VerificationState.DIFFERS
         ]
         yield from differing
-        if len(differing) < MOST_UNCLEAR:
+        if len(differing) < MAX_UNCLEAR:
             yield from (
                 verification
                 for verification in self.open()
@@ -158,7 +158,7 @@ class Verifications:
     @property
     def is_hopeless(self) -> bool:
         """True if disagreements without a faulty worker suggest nondeterministic code."""
-        return self.unblamed >= MOST_UNCLEAR
+        return self.unblamed >= MAX_UNCLEAR
 
     def select(self, verification: Verification) -> None:
         """Add a verification."""

@@ -45,7 +45,7 @@ _DEVICES = (Path("/dev"), Path("/proc"))
 _KINDS: Mapping[str, Literal["data", "search"]] = {"etl": "data", "fitting": "data", "search": "search"}
 _DENIED = re.compile(r"\[Errno (?:13|18)\] [^:\n]+: '([^'\n]+)'(?: -> '([^'\n]+)')?")
 """Python's text for EACCES and EXDEV, Landlock's errors."""
-_MOST_MESSAGE = 4000
+_MAX_MESSAGE = 4000
 """Maximum characters of a message that the explanation follows; a longer message comes after it."""
 
 
@@ -293,7 +293,7 @@ class Sandbox:
             "worker.sandbox)"
         )
         message = failure.message.rstrip(". \n")
-        short = len(message) <= _MOST_MESSAGE and "\n" not in message
+        short = len(message) <= _MAX_MESSAGE and "\n" not in message
         return failure.model_copy(
             update={"message": f"{message}. {sentence}" if short else f"{sentence}.\n{message}"}
         )

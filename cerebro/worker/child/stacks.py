@@ -24,7 +24,7 @@ _WAIT_S = 1.0
 """Maximum seconds to wait for the answers."""
 _QUIET_S = 0.1
 """Seconds without growth after which a dump is complete. A busy machine may pause it between lines."""
-_MOST_BYTES = 16 << 10
+_MAX_BYTES = 16 << 10
 """Maximum bytes of a dump."""
 
 
@@ -100,7 +100,7 @@ class _Log:
         """True after new text has arrived and then stopped growing. Call repeatedly."""
         size, now = _size(self._path), time.monotonic()
         if size < self._begin:  # its middle was removed in the meantime
-            self._begin, self._end = max(0, size - _MOST_BYTES), 0
+            self._begin, self._end = max(0, size - _MAX_BYTES), 0
         if size > self._end:
             self._end, self._grew = size, now
         return self._end > self._begin and now - self._grew >= _QUIET_S
@@ -109,7 +109,7 @@ class _Log:
         """Return the new text, limited to a failure's maximum."""
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._begin)
-            return file.read(_MOST_BYTES).decode(errors="replace").strip()
+            return file.read(_MAX_BYTES).decode(errors="replace").strip()
         return ""
 
 

@@ -49,7 +49,7 @@ _ROUNDS, _PAUSE_S = 200, 0.01
 _TRACKER = "multiprocessing.resource_tracker"
 """Marks the command line of a Python helper, which cleans up after its process and then exits."""
 _TRACKER_ROUNDS = 50
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _HARMLESS_FILES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/nvidia")
 _GPU_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
 """Open once the GPU driver is initialised; forks can't use the driver then."""
@@ -77,11 +77,11 @@ class ForkHazards(NamedTuple):
         now = ForkHazards.now()
         files = sorted(target for _, target in now.files - self.files)
         if threads:
-            return f"it has started threads ({', '.join(threads[:_MOST_NAMED])})"
+            return f"it has started threads ({', '.join(threads[:_MAX_NAMED])})"
         if any(file.startswith(_GPU_FILES) for file in files) or _has_gpu_context():
             return "it has used a GPU"
         if open_files := [file for file in files if not file.startswith(_HARMLESS_FILES)]:
-            return f"it keeps files open ({', '.join(open_files[:_MOST_NAMED])})"
+            return f"it keeps files open ({', '.join(open_files[:_MAX_NAMED])})"
         if now.shared - self.shared:
             return "it has memory that processes share"
         return "it has started processes" if has_children() else ""
@@ -320,7 +320,7 @@ def _end_leftovers(*, but: Collection[int]) -> list[str]:
 
 
 def _note(log: Path, killed: list[str]) -> None:
-    named = ", ".join(killed[:_MOST_NAMED]) + (", ..." if len(killed) > _MOST_NAMED else "")
+    named = ", ".join(killed[:_MAX_NAMED]) + (", ..." if len(killed) > _MAX_NAMED else "")
     what = "1 process" if len(killed) == 1 else f"{len(killed)} processes"
     with suppress(OSError), log.open("a") as file:
         file.write(

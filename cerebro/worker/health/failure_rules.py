@@ -35,7 +35,7 @@ LIMIT_S = 2.0
 """Seconds before a rule is cut off."""
 START_S = 20.0
 """Seconds the matching process may take to start, on a busy machine."""
-MOST_LATE = 3
+MAX_LATE = 3
 """Maximum slow rules; after that no further rules are tried."""
 
 BUILT_IN = (
@@ -91,7 +91,7 @@ def _found(
     """Return the first matching rule, its line, and the names of slow rules."""
     late: list[str] = []
     first = 0
-    while first < len(rules) and len(late) < MOST_LATE:
+    while first < len(rules) and len(late) < MAX_LATE:
         answers, is_late = _query_matcher(text, [rule.pattern for rule in rules[first:]], limit_s)
         for rule, answer in zip(rules[first:], answers, strict=False):
             if answer is False:

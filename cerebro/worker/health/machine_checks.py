@@ -34,7 +34,7 @@ SLOW_S = 20.0
 """Duration in seconds from which a check is reported as slow."""
 KILLED_S = 60.0
 """Maximum duration of a check in seconds; then it is killed."""
-_MOST_WAITING = 4
+_MAX_WAITING = 4
 """Maximum number of queued requests; further ones are dropped."""
 _TAIL = 300
 """Maximum characters of an error's output in a finding."""
@@ -63,7 +63,7 @@ class NodeChecker:
         self._kvs, self._settings, self._devices = kvs, settings, devices
         self._incarnation, self._killed_s, self._gpus = incarnation, killed_s, gpus
         self._command = command or self._probes()
-        self._requests: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
+        self._requests: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
 
     def request(self, reason: str) -> None:
         """Request a check."""

@@ -19,7 +19,7 @@ from cerebro.runtime.kvs.client import KvsClient
 
 log = logging.getLogger(__name__)
 
-_MOST_WAITING = 16
+_MAX_WAITING = 16
 """Maximum queued requests. Further ones get no answer; the requester repeats them."""
 _ENDED = "the attempt has ended"
 
@@ -34,7 +34,7 @@ class StackReporter:
 
     def __init__(self, kvs: KvsClient, worker: str) -> None:
         self._kvs, self._worker = kvs, worker
-        self._requests: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
+        self._requests: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MAX_WAITING)
 
     def request(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
         """Queue a request for the stacks of an attempt."""

@@ -17,7 +17,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 """Maximum rounds of copying output written during the removal; a faster writer loses some."""
 _LONGEST_LINE, _KEPT_BYTES = 1 << 16, 30_000
 """Bytes of a line, and of each of its ends if it is longer."""
@@ -151,7 +151,7 @@ def shorten(path: Path, limit_bytes: int) -> int:
         # The end is copied into the removed part, so nothing is lost if this process dies in between.
         end = head + os.pwrite(descriptor, mark, head)
         read = tail
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             while piece := os.pread(descriptor, _PIECE, read):
                 os.pwrite(descriptor, piece, end)
                 read, end = read + len(piece), end + len(piece)

@@ -20,7 +20,7 @@ _MMAP_THRESHOLD = 32 * MIB
 
 With a higher value, aligned blocks such as torch's left holes in the heap that were not reused.
 """
-_MOST_KEPT, _SHARE_KEPT = 512 * MIB, 16
+_MAX_KEPT, _SHARE_KEPT = 512 * MIB, 16
 """Maximum bytes to keep at the freed end of the heap, and the divisor of memory that limits them."""
 
 DECIDED_BY_USER = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
@@ -38,6 +38,6 @@ def tuned(environment: Mapping[str, str], memory_bytes: int) -> dict[str, str]:
         return {}
     return {
         "MALLOC_MMAP_THRESHOLD_": str(_MMAP_THRESHOLD),
-        "MALLOC_TRIM_THRESHOLD_": str(min(_MOST_KEPT, memory_bytes // _SHARE_KEPT)),
+        "MALLOC_TRIM_THRESHOLD_": str(min(_MAX_KEPT, memory_bytes // _SHARE_KEPT)),
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }

@@ -332,9 +332,9 @@ def _command(setting: ChildSpec, settings: Settings, channel: int) -> list[str]:
     return command
 
 
-def _fewer(threads: str, most: int) -> int:
-    """Return a variable's number, at most `most`."""
-    return min(int(threads), most) if threads.isdecimal() and int(threads) else most
+def _fewer(threads: str, limit: int) -> int:
+    """Return a variable's number, at most `limit`."""
+    return min(int(threads), limit) if threads.isdecimal() and int(threads) else limit
 
 
 def _suffix(devices: tuple[int, ...]) -> str:

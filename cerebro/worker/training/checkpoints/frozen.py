@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from xxhash import xxh3_64_intdigest
 
-from cerebro.data.files.base_file import LONGEST_NAME, MOST_RANGES, Layout, base_namer, base_written
+from cerebro.data.files.base_file import LONGEST_NAME, MAX_RANGES, Layout, base_namer, base_written
 from cerebro.data.files.durable import DurableFile
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensor, BaseTensors, key_of
@@ -130,7 +130,7 @@ def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor
             tensor, full = saved.get(name), f"{number}/{name}"
             if parameter.requires_grad or full in changing or not isinstance(tensor, torch.Tensor):
                 continue
-            if len(visited) + len(changing) >= MOST_RANGES or len(json.dumps(full)) > LONGEST_NAME:
+            if len(visited) + len(changing) >= MAX_RANGES or len(json.dumps(full)) > LONGEST_NAME:
                 continue
             size = tensor.numel() * tensor.element_size()
             if tensor.dim() < 2 or size < max(_LEAST_TENSOR, _LEAST_ROW * tensor.shape[0]):
