@@ -57,7 +57,7 @@ class Found:
     unchanged: int
 
 
-def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
+def measure(size: Size | None = None) -> Found:
     """Write the store, read pages, and follow the run."""
     size = size or Size()
     with (
@@ -71,11 +71,11 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
         with _working(work):
             pages = {name: _timed(viewer, addresses) for name, addresses in _addresses(size).items()}
             looked = look(plane, NAME)
-        alone = _load(plane, work, follow_s)
+        alone = _load(plane, work, _FOLLOW_S)
         watchers = [_Watcher(plane, page) for page in _watched() for _ in range(VIEWERS // 2)]
         with _watching(watchers):
             time.sleep(POLL_S)  # each has sent one request
-            watched = _load(plane, work, follow_s)
+            watched = _load(plane, work, _FOLLOW_S)
         return Found(
             pages=pages,
             looked=looked,

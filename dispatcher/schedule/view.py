@@ -90,12 +90,6 @@ def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleVie
     )
 
 
-def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSummary | None:
-    """Return the summary of a schedule; `None` before the first sub-epoch starts."""
-    found = read_model.schedule_now(run, now)
-    return _summary(run, found) if found else None
-
-
 def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
     fields = asdict(found)
     del fields["device_s"]

@@ -165,18 +165,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def checksum(path: Path, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
-    """Return the size and checksum of a file on disk.
+def checksum(path: Path) -> Written:
+    """Return the size and checksum of a file on disk."""
+    with path.open("rb", buffering=0) as file:
+        return checksum_of(file)
+
+
+def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
+    """Return the size and checksum of an open file, from its current position.
 
     Args:
         on_block: receives each block of `BLOCK_BYTES`; the last may be shorter. The memory is reused after the call.
     """
-    with path.open("rb", buffering=0) as file:
-        return checksum_of(file, on_block)
-
-
-def checksum_of(file: RawIOBase, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
-    """Return the size and checksum of an open file, from its current position."""
     digest, size = xxhash.xxh3_64(), 0
     buffer = memoryview(bytearray(BLOCK_BYTES))
     while block := fill(file, buffer):
