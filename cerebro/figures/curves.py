@@ -106,7 +106,7 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     is_valid = split == "valid"
     since = model.inherited_epochs
     known = model.scores(metric, validated=is_valid)
-    found = {epoch: value for epoch, value in known.items() if epoch >= since}
+    own_values = {epoch: value for epoch, value in known.items() if epoch >= since}
     epoch_values = (
         (
             epoch,
@@ -129,22 +129,22 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     return Curve(
         model=model.id,
         index=index,
-        x=tuple(_position(run, model, epoch, axis) for epoch in found),
-        y=tuple(found.values()),
+        x=tuple(_position(run, model, epoch, axis) for epoch in own_values),
+        y=tuple(own_values.values()),
         broke_at=None if broke is None else _position(run, model, broke, axis),
-        best_at=list(found).index(best) if best in found else None,
+        best_at=list(own_values).index(best) if best in own_values else None,
         parent=model.lineage.parent if model.lineage.sub_epochs else "",
-        branch=since if since and since in found else None,
+        branch=since if since and since in own_values else None,
     )
 
 
 def epoch_means(run: Run, model: Model, metric: str, axis: Axis, until: int) -> list[tuple[float, float]]:
     """Return (end of epoch, mean of its sub-epochs) of a model's own epochs up to `until`, finite values only."""
-    found = (
+    points = (
         (_position(run, model, epoch, axis), model.training_metrics(epoch).get(metric, math.nan))
         for epoch in range(model.inherited_epochs + 1, until + 1)
     )
-    return [(position, value) for position, value in found if math.isfinite(value)]
+    return [(position, value) for position, value in points if math.isfinite(value)]
 
 
 def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
@@ -286,11 +286,11 @@ def _label(best: Curve | None, scale: Duration, smoothing: float, theme: Theme) 
 
 def smoothed(y: Sequence[float], weight: float) -> list[float]:
     """Return the exponential moving average, corrected for its start at zero (Kingma and Ba, ICLR 2015, section 3)."""
-    average, found = 0.0, []
+    average, smoothed_values = 0.0, []
     for count, value in enumerate(y, start=1):
         average = weight * average + (1 - weight) * value
-        found.append(average / (1 - weight**count))
-    return found
+        smoothed_values.append(average / (1 - weight**count))
+    return smoothed_values
 
 
 def _lines(
@@ -349,9 +349,9 @@ def _diamonds(
 
 def _branches(shown: Sequence[Curve], scale: Duration, theme: Theme) -> list[dict[str, Any]]:
     """Draw rings at the starts of warm clones."""
-    found = [(curve, curve.x[0], curve.y[0]) for curve in shown if curve.branch is not None and curve.x]
+    branches = [(curve, curve.x[0], curve.y[0]) for curve in shown if curve.branch is not None and curve.x]
     return _marks(
-        found,
+        branches,
         scale,
         name="warm clone of another model",
         showlegend=False,
@@ -359,11 +359,11 @@ def _branches(shown: Sequence[Curve], scale: Duration, theme: Theme) -> list[dic
         marker={
             "symbol": "circle-open",
             "size": 10,
-            "color": [colour(curve.index, theme) for curve, _, _ in found],
+            "color": [colour(curve.index, theme) for curve, _, _ in branches],
             "line": {"width": 2},
         },
         hovertext=[
-            lines(f"{curve.model} from {curve.parent} at epoch {curve.branch}") for curve, _, _ in found
+            lines(f"{curve.model} from {curve.parent} at epoch {curve.branch}") for curve, _, _ in branches
         ],
     )
 

@@ -42,7 +42,7 @@ def etl_progress(
     Args:
         live: task key -> rows that its attempt has processed.
     """
-    found = []
+    progress = []
     for split, parts in dataset.plan.splits.items():
         kept_rows = failed = done = 0
         for part in parts:
@@ -50,8 +50,8 @@ def etl_progress(
             counts = partition_rows(dataset, split, part, run.tasks.by_key.get(key), (live or {}).get(key, 0))
             kept_rows, failed, done = kept_rows + counts[0], failed + counts[1], done + counts[2]
         rows = sum(part.rows for part in parts)
-        found.append(SplitProgress(split=split, rows=rows, kept_rows=kept_rows, failed=failed, done=done))
-    return tuple(found)
+        progress.append(SplitProgress(split=split, rows=rows, kept_rows=kept_rows, failed=failed, done=done))
+    return tuple(progress)
 
 
 def partition_rows(

@@ -164,7 +164,7 @@ def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
 
 def axis(colors: ThemeColors, title: str = "", **more: Any) -> dict[str, Any]:
     """Return an axis in the theme's colours; `title` is plain text."""
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "gridcolor": colors.grid,
         "linecolor": colors.quiet,
         "zeroline": False,
@@ -175,8 +175,8 @@ def axis(colors: ThemeColors, title: str = "", **more: Any) -> dict[str, Any]:
         **more,
     }
     if title:
-        found["title"] = {"text": text(title), "font": {"color": colors.ink, "size": 12}, "standoff": 8}
-    return found
+        options["title"] = {"text": text(title), "font": {"color": colors.ink, "size": 12}, "standoff": 8}
+    return options
 
 
 def annotation(words: str, colors: ThemeColors, **more: Any) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def distinct_labels(values: Sequence[float], digits: int) -> list[str]:
 
 def cut(rows: Iterable[Sequence[Cell]], columns: Sequence[str]) -> Table:
     """Return a table of the first `MAX_ROWS` rows, with a note if rows are cut."""
-    found = list(rows)
-    note = f"the first {MAX_ROWS} of {len(found):,} rows" if len(found) > MAX_ROWS else ""
-    return Table(columns, found[:MAX_ROWS], note)
+    all_rows = list(rows)
+    note = f"the first {MAX_ROWS} of {len(all_rows):,} rows" if len(all_rows) > MAX_ROWS else ""
+    return Table(columns, all_rows[:MAX_ROWS], note)
 
 
 def description(drawn: Figure) -> str:
@@ -239,8 +239,8 @@ def description(drawn: Figure) -> str:
 
 def table(drawn: Figure) -> Table:
     """Return a figure's data table, which may be empty."""
-    found = drawn["layout"]["meta"]["table"]
-    return Table(found["columns"], found["rows"], found["note"])
+    stored = drawn["layout"]["meta"]["table"]
+    return Table(stored["columns"], stored["rows"], stored["note"])
 
 
 def _plain(data: Table) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def heatmap(
     def better(models: Sequence[str]) -> str:
         return (max if mode == "max" else min)(models, key=lambda model: objective[model])
 
-    best = {position: better(found) for position, found in cells.items()}
+    best = {position: better(models) for position, models in cells.items()}
     positions = [[(level, column) for column in range(len(columns))] for level in range(len(levels))]
 
     def hover(position: tuple[int, int]) -> str:
@@ -136,8 +136,8 @@ def _cells(
     numbers = numbers_of(values)
     distinct = sorted(set(numbers))
     if len(numbers) < len(values):
-        found = scale(name, values, all_values=all_values)
-        return [found.position(value) for value in values], found.categories
+        cell_scale = scale(name, values, all_values=all_values)
+        return [cell_scale.position(value) for value in values], cell_scale.categories
     if len(distinct) <= _MAX_VALUES:
         return [distinct.index(value) for value in numbers], tuple(distinct_labels(distinct, 6))
     low, high = distinct[0], distinct[-1]

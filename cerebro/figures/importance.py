@@ -141,11 +141,11 @@ def _divergence(bins: Sequence[Hashable], best: frozenset[int], error: float) ->
     n, t, k = len(bins), len(best), len(everywhere)
     if k == 1:
         return 0.0
-    found = sum(
+    statistic = sum(
         count / n * (among_best[bin_] * n / (t * count) - 1) ** 2 for bin_, count in everywhere.items()
     )
     by_chance = (k - 1) * (n - t) / (t * (n - 1))
-    return found - by_chance if found * (k - 1) / by_chance > _chi_squared(k - 1, 1 - error) else 0.0
+    return statistic - by_chance if statistic * (k - 1) / by_chance > _chi_squared(k - 1, 1 - error) else 0.0
 
 
 def _chi_squared(freedom: int, probability: float) -> float:
@@ -163,16 +163,16 @@ _MAX_BARS = 20
 _BAR_PX = 28
 
 
-def importance(found: Importance, *, theme: Theme = "light") -> Figure:
+def importance(result: Importance, *, theme: Theme = "light") -> Figure:
     """Draw the shares, largest on top, or the reason for a missing answer."""
     title = "Importance of hyperparameters"
-    if found.declined:
-        return empty("importance", f"{found.declined} ({found.sample})", theme=theme, title=title)
+    if result.declined:
+        return empty("importance", f"{result.declined} ({result.sample})", theme=theme, title=title)
     colors = THEME_COLORS[theme]
-    shown = found.shares[:_MAX_BARS]
-    if len(shown) < len(found.shares):
-        title += f": {len(shown)} of {len(found.shares)}"
-    caption = wrapped(f"{found.method}; {found.sample}")
+    shown = result.shares[:_MAX_BARS]
+    if len(shown) < len(result.shares):
+        title += f": {len(shown)} of {len(result.shares)}"
+    caption = wrapped(f"{result.method}; {result.sample}")
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -195,11 +195,11 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
         [trace],
         theme=theme,
         title=title,
-        description=f"{found.method}; {found.sample}. "
+        description=f"{result.method}; {result.sample}. "
         + ", ".join(f"{share.name} {share.share:.0%}" for share in shown)
         + ".",
         table=cut(
-            ((share.name, round(share.share, 4)) for share in found.shares), ("hyperparameter", "share")
+            ((share.name, round(share.share, 4)) for share in result.shares), ("hyperparameter", "share")
         ),
         layout={
             "height": 170 + _BAR_PX * len(shown),

@@ -38,10 +38,10 @@ class Measured:
 
 def tasks_by_model(run: Run) -> dict[str, list[Task]]:
     """Return the tasks of each model of a planned test run."""
-    found: defaultdict[str, list[Task]] = defaultdict(list)
+    by_model: defaultdict[str, list[Task]] = defaultdict(list)
     for task in run.tasks.by_key.values():
-        found[task.key.model or ""].append(task)
-    return dict(found)
+        by_model[task.key.model or ""].append(task)
+    return dict(by_model)
 
 
 def measured(model: str, epoch: int, tasks: Sequence[Task]) -> Measured:
@@ -66,13 +66,13 @@ def tested(run: Run) -> list[Measured]:
     return [measured(model, epoch, tasks.get(model, [])) for model, epoch in run.plan.models.items()]
 
 
-def averaged(found: Sequence[Measured]) -> str:
+def averaged(measured: Sequence[Measured]) -> str:
     """Explain metrics that are means over parts of a split; empty without such metrics."""
-    parts = max((one.parts for one in found), default=1)
-    names = sorted({name for one in found for name in one.means})
+    parts = max((one.parts for one in measured), default=1)
+    names = sorted({name for one in measured for name in one.means})
     if parts <= 1 or not names:
         return ""
-    is_all = len(names) == len({name for one in found for name in one.metrics})
+    is_all = len(names) == len({name for one in measured for name in one.metrics})
     which = "" if is_all else f" ({', '.join(names)}; the others are of all rows)"
     return (
         f"means over {parts} parts of the split, weighted by rows{which}: the same as of the whole split for "

@@ -148,8 +148,8 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
 
 def scores(rows: Sequence[ModelSummary], values: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return model id -> its best objective, or its value in `values`; models without one are omitted."""
-    found = {row.id: row.best if values is None else values.get(row.id) for row in rows}
-    return {model: value for model, value in found.items() if value is not None}
+    values_by_model = {row.id: row.best if values is None else values.get(row.id) for row in rows}
+    return {model: value for model, value in values_by_model.items() if value is not None}
 
 
 def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
@@ -160,14 +160,14 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
         epoch: from 1.
         margin: epochs before `epoch` to search for the nearest value, for models without one at `epoch`.
     """
-    found = {}
+    values_by_model = {}
     for model in run.models.values():
         for candidate in range(epoch, max(0, epoch - margin - 1), -1):
             value = model.metric(run.fit_request.metric, candidate, validated=run.is_validated)
             if value is not None:
-                found[model.id] = value
+                values_by_model[model.id] = value
                 break
-    return found
+    return values_by_model
 
 
 def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:

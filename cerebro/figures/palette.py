@@ -101,11 +101,11 @@ def shade(share: float, theme: Theme) -> str:
 
 def in_dark(colour: str) -> str:
     """Convert a colour of the light theme to the dark theme; other colours stay unchanged."""
-    found = _FAINT.fullmatch(colour)
-    if found is None:
+    match = _FAINT.fullmatch(colour)
+    if match is None:
         return _COUNTERPARTS.get(colour.lower(), colour)
-    plain = "#" + "".join(f"{int(found[part]):02x}" for part in (1, 2, 3))
-    return faint(_COUNTERPARTS[plain], float(found[4])) if plain in _COUNTERPARTS else colour
+    plain = "#" + "".join(f"{int(match[part]):02x}" for part in (1, 2, 3))
+    return faint(_COUNTERPARTS[plain], float(match[4])) if plain in _COUNTERPARTS else colour
 
 
 def faint(colour: str, opacity: float) -> str:

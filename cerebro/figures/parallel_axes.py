@@ -100,12 +100,12 @@ def hyperparameter_axis(
     name: str, values: Sequence[JsonValue], *, all_values: Sequence[JsonValue] = ()
 ) -> ParallelAxis:
     """Return the axis for values of a hyperparameter; see `cerebro.figures.hyperparams.scale`."""
-    found = scale(name, values, all_values=all_values)
-    if found.kind == "category":
-        return ParallelAxis(scale=found)
+    axis_scale = scale(name, values, all_values=all_values)
+    if axis_scale.kind == "category":
+        return ParallelAxis(scale=axis_scale)
     distinct = tuple(sorted(set(numbers_of(values))))
     return ParallelAxis(
-        scale=found,
+        scale=axis_scale,
         low=distinct[0],
         high=distinct[-1],
         values=distinct if len(distinct) <= _FEW_VALUES else (),

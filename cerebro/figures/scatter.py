@@ -75,8 +75,9 @@ def scatter(
     }
     scales = [scale(name, values_of(name, shown), all_values=values_of(name, rows)) for name in chosen]
     traces = [
-        common | {"x": _positions(found, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
-        for panel, found in enumerate(scales)
+        common
+        | {"x": _positions(panel_scale, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
+        for panel, panel_scale in enumerate(scales)
     ]
     best = (max if mode == "max" else min)(objective, key=lambda model: objective[model])
     return figure(
@@ -112,10 +113,10 @@ def _panels(
         "grid": {"rows": count, "columns": columns, "pattern": "independent", "xgap": 0.12, "ygap": 0.28},
         "height": 80 + _PANEL_PX * count,
     }
-    for panel, found in enumerate(scales):
+    for panel, panel_scale in enumerate(scales):
         same = {"matches": "y"} if panel else {}
         title = metric if panel % columns == 0 else ""
-        layout[f"xaxis{_suffix(panel)}"] = value_axis(found, rows, colors)
+        layout[f"xaxis{_suffix(panel)}"] = value_axis(panel_scale, rows, colors)
         layout[f"yaxis{_suffix(panel)}"] = axis(colors, title, type="log" if is_log else "linear", **same)
     return layout
 
@@ -125,25 +126,25 @@ def _suffix(panel: int) -> str:
 
 
 def value_axis(
-    found: Scale, rows: Sequence[ModelSummary], colors: ThemeColors, **more: Any
+    scale: Scale, rows: Sequence[ModelSummary], colors: ThemeColors, **more: Any
 ) -> dict[str, Any]:
     """Return the axis of a hyperparameter's values in `rows`, with a tick for each of a few values."""
-    if found.kind != "category":
-        values = sorted(set(numbers_of(values_of(found.name, rows))))
+    if scale.kind != "category":
+        values = sorted(set(numbers_of(values_of(scale.name, rows))))
         few = {"tickvals": values, "ticktext": distinct_labels(values, 6)}
         return axis(
-            colors, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}), **more
+            colors, scale.name, type=scale.kind, **(few if len(values) <= _FEW_VALUES else {}), **more
         )
-    positions = list(range(len(found.categories)))
-    labels = [text(label) for label in found.categories]
+    positions = list(range(len(scale.categories)))
+    labels = [text(label) for label in scale.categories]
     return axis(
-        colors, found.name, tickvals=positions, ticktext=labels, range=[-0.5, len(positions) - 0.5], **more
+        colors, scale.name, tickvals=positions, ticktext=labels, range=[-0.5, len(positions) - 0.5], **more
     )
 
 
-def _positions(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
-    values = values_of(found.name, rows)
-    return [found.position(value) for value in values] if found.categories else values
+def _positions(scale: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
+    values = values_of(scale.name, rows)
+    return [scale.position(value) for value in values] if scale.categories else values
 
 
 def _hover(row: ModelSummary, value: float, metric: str, names: Sequence[str]) -> str:

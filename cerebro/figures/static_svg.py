@@ -72,10 +72,10 @@ class _Scale:
         powers = range(max(-_POWERS, math.floor(self.low)), min(_POWERS, math.floor(self.high)) + 1)
         factors = (1, 2, 5) if len(powers) <= 3 else (1,)
         every = math.ceil(len(powers) / (_TICKS + 1))
-        found = [f * 10.0**p for p in powers for f in factors if p % every == 0]
-        found = [value for value in found if self.low <= math.log10(value) <= self.high]
-        if len(found) > 1 or abs(self.low) > _POWERS:
-            return found
+        ticks = [f * 10.0**p for p in powers for f in factors if p % every == 0]
+        ticks = [value for value in ticks if self.low <= math.log10(value) <= self.high]
+        if len(ticks) > 1 or abs(self.low) > _POWERS:
+            return ticks
         return [value for value in _round_steps(10**self.low, 10**self.high) if value > 0]
 
 

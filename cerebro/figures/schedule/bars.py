@@ -79,9 +79,12 @@ def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Ite
     shades = [(s.worker, s.start_s + s.process_s, s.load_s) for s in spans if s.load_s]
     shades += [(s.worker, s.end_s - s.save_s, s.save_s) for s in spans if s.save_s]
     starts = [(s.worker, s.start_s, s.process_s) for s in spans if s.process_s]
-    for name, found, strength in (("loading, saving", shades, 0.35), ("start of the process", starts, 0.6)):
-        if found:
-            yield canvas.horizontal(found) | {
+    for name, segments, strength in (
+        ("loading, saving", shades, 0.35),
+        ("start of the process", starts, 0.6),
+    ):
+        if segments:
+            yield canvas.horizontal(segments) | {
                 "name": name,
                 "marker": {"color": faint(canvas.colors.ink, strength)},
                 "hoverinfo": "skip",
@@ -153,14 +156,14 @@ def _legend(name: str, marker: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
+def merged_bars(buckets: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
     """Return a bar for each worker and bucket, as high as the worker's busy share."""
-    return canvas.horizontal([(b.worker, b.start_s, b.seconds) for b in found]) | {
+    return canvas.horizontal([(b.worker, b.start_s, b.seconds) for b in buckets]) | {
         "name": "busy",
         # From the bottom of the row: the axis points downwards.
-        "width": [_BAR * bucket.busy for bucket in found],
-        "offset": [_BAR / 2 - _BAR * bucket.busy for bucket in found],
-        "marker": {"color": [canvas.colour(bucket.model) for bucket in found], "line": {"width": 0}},
+        "width": [_BAR * bucket.busy for bucket in buckets],
+        "offset": [_BAR / 2 - _BAR * bucket.busy for bucket in buckets],
+        "marker": {"color": [canvas.colour(bucket.model) for bucket in buckets], "line": {"width": 0}},
         "hoverinfo": "text",
         "hovertext": [
             lines(
@@ -168,9 +171,9 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
                 f"{seconds(b.start_s)} to {seconds(b.start_s + b.seconds)}",
                 f"{b.sub_epochs} sub-epochs of {b.models} models, most time for {b.model}",
             )
-            for b in found
+            for b in buckets
         ],
-        "customdata": [[bucket.model] for bucket in found],
+        "customdata": [[bucket.model] for bucket in buckets],
         "showlegend": False,
     }
 

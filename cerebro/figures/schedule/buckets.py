@@ -62,12 +62,12 @@ def merged(
             worker=worker,
             start_s=begin_s + number * seconds,
             seconds=seconds,
-            busy=min(1.0, sum(found.values()) / seconds),
-            model=max(found, key=lambda model: found[model]),
-            models=len(found),
+            busy=min(1.0, sum(shares.values()) / seconds),
+            model=max(shares, key=lambda model: shares[model]),
+            models=len(shares),
             sub_epochs=sub_epochs[worker, number],
         )
-        for (worker, number), found in sorted(times.items())
+        for (worker, number), shares in sorted(times.items())
     ]
 
 

@@ -106,10 +106,10 @@ def schedule(
         other_tasks = cut_off(other_tasks, begin, end)
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
     counts, taken = dict(workers), landmarks.taken
-    for worker in [s.worker for found in (spans, planned, taken) for s in found]:
+    for worker in [s.worker for group in (spans, planned, taken) for s in group]:
         counts.setdefault(worker, 1)
     rows = {worker: row_names(worker, count) for worker, count in counts.items()}
-    names = [row_name for found in rows.values() for row_name in found]
+    names = [row_name for worker_names in rows.values() for row_name in worker_names]
     attempts = spans
     spans = [
         replace(s, worker=row_name) for s in attempts for row_name in _rows_of(s.worker, s.devices, counts)
@@ -137,9 +137,9 @@ def schedule(
     what = "Schedule" if spans or other_tasks else "Plan"
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
     if len(spans) > MAX_BARS:
-        found = buckets.merged(spans, tuple(names), end, max_bars=MAX_BARS, begin_s=first)
-        title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(found[0].seconds)}"
-        traces = [merged_bars(found, canvas), *failure_marks(spans, canvas)]
+        merged = buckets.merged(spans, tuple(names), end, max_bars=MAX_BARS, begin_s=first)
+        title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(merged[0].seconds)}"
+        traces = [merged_bars(merged, canvas), *failure_marks(spans, canvas)]
     else:
         traces = list(sub_epoch_bars(all_spans, canvas, highlight))
     traces += taken_bars(taken, canvas)
@@ -209,7 +209,7 @@ def _layout(
     notes = [_label(f"epoch {epoch}", at, colors, yanchor="bottom") for epoch, at in labelled]
     if breaks:
         # Label the longest one; the others look the same.
-        since, until = max(breaks, key=lambda found: found[1] - found[0])
+        since, until = max(breaks, key=lambda pause: pause[1] - pause[0])
         middle = scale.of((since + until) / 2)
         notes.append(_label("break", middle, colors, xanchor="center", yanchor="bottom"))
     if bound:
@@ -223,7 +223,7 @@ def _layout(
         notes.append(_label("now", scale.of(now), colors, xanchor="left", yanchor="bottom"))
     positions, labels = list(rows.values()), [text(worker) for worker in rows]
     counted = "from now" if now is None else "since the first sub-epoch"
-    found = {
+    axes = {
         "barmode": "overlay",
         "height": height,
         "xaxis": axis(colors, f"time {counted}, {scale.name}", anchor="y", range=[scale.of(begin), reach]),
@@ -242,8 +242,8 @@ def _layout(
     }
     if share:
         position = {"domain": [1 - share * 0.8, 1], "range": [0, 105]}
-        found["yaxis2"] = axis(colors, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **position)
-    return found
+        axes["yaxis2"] = axis(colors, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **position)
+    return axes
 
 
 def _without_overlap(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tuple[int, float]]:

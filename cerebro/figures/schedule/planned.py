@@ -59,7 +59,7 @@ def planned(
     zero = run.clock.first_start if math.isfinite(run.clock.first_start) else now
     free = {sub_epoch.worker: [now] * known.get(sub_epoch.worker, 1) for sub_epoch in plan.order}
     models: defaultdict[str, float] = defaultdict(lambda: now)
-    found: list[PlannedSpan] = []
+    planned: list[PlannedSpan] = []
     for sub_epoch, length in zip(plan.order, _lengths(plan.order, plan.makespan_s, known), strict=True):
         model = run.models.get(sub_epoch.model)
         if (
@@ -81,7 +81,7 @@ def planned(
         device = ends.index(min(ends))
         start = max(plan.time + sub_epoch.start_s, ends[device], models[sub_epoch.model])
         ends[device] = models[sub_epoch.model] = start + seconds
-        found.append(
+        planned.append(
             PlannedSpan(
                 model=sub_epoch.model,
                 epoch=sub_epoch.epoch,
@@ -92,23 +92,23 @@ def planned(
                 device=device,
             )
         )
-        if len(found) == max_bars:
+        if len(planned) == max_bars:
             break
-    return found
+    return planned
 
 
 def _lengths(order: Sequence[PlannedSubEpoch], end_s: float, devices: Mapping[str, int]) -> list[float]:
     """Return the seconds from each sub-epoch to the next one of its model or one-device worker, or the plan's end."""
-    found: list[float] = []
+    limits: list[float] = []
     next_of: dict[tuple[str, str], float] = {}
     for sub_epoch in reversed(order):
         keys = [("model", sub_epoch.model)]
         if devices.get(sub_epoch.worker, 1) == 1:
             keys.append(("worker", sub_epoch.worker))
         limit = min(next_of.get(key, end_s) for key in keys)
-        found.append(max(0.0, limit - sub_epoch.start_s))
+        limits.append(max(0.0, limit - sub_epoch.start_s))
         next_of |= dict.fromkeys(keys, sub_epoch.start_s)
-    return found[::-1]
+    return limits[::-1]
 
 
 def _longest(model: Model) -> list[float]:

@@ -119,18 +119,18 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
     Before the first sub-epoch starts, all values are 0.
     """
     at = run.clock.ended or now
-    found, zero, begun = schedule_now(state, run, at), run.clock.first_start, run.zero
-    if found is None:
+    schedule, zero, begun = schedule_now(state, run, at), run.clock.first_start, run.zero
+    if schedule is None:
         return Landmarks(now_s=0.0)
     return Landmarks(
-        now_s=moment(run, begun, found.makespan_s) - zero,
+        now_s=moment(run, begun, schedule.makespan_s) - zero,
         breaks=tuple((since - zero, until - zero) for since, until in run.clock.breaks if since >= zero),
         epochs=tuple(
             (epoch.epoch, moment(run, begun, epoch.makespan_s) - zero) for epoch in run.scheduling.epochs
         ),
-        lower_bound_s=found.lower_bound_s,
-        bound_at_s=moment(run, begun, found.lower_bound_s) - zero,
-        idle_share=found.idle_share,
+        lower_bound_s=schedule.lower_bound_s,
+        bound_at_s=moment(run, begun, schedule.lower_bound_s) - zero,
+        idle_share=schedule.idle_share,
         taken=tuple(_taken(run)),
         absences=tuple(_absences(state, zero, at)),
     )
@@ -138,7 +138,7 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
 
 def _absences(state: ExperimentState, zero: float, until: float) -> list[Absence]:
     """Return the absences of training workers between two store times, by start."""
-    found: list[Absence] = []
+    absences: list[Absence] = []
     absent: dict[str, tuple[float, str]] = {}
     known_workers: set[str] = set()
     for change in sorted(state.worker_changes, key=lambda change: change.time):
@@ -149,14 +149,14 @@ def _absences(state: ExperimentState, zero: float, until: float) -> list[Absence
             absent[change.worker] = change.time, (change.lost or "lost") if change.time > zero else ""
         elif change.time > zero and (change.worker in absent or change.worker not in known_workers):
             since, lost = absent.get(change.worker, (zero, ""))
-            found.append(_absence(change.worker, since, change.time, lost, zero))
+            absences.append(_absence(change.worker, since, change.time, lost, zero))
         if change.is_there:
             absent.pop(change.worker, None)
         known_workers.add(change.worker)
-    found += [
+    absences += [
         _absence(name, since, None, lost, zero) for name, (since, lost) in absent.items() if since > zero
     ]
-    return sorted(found, key=lambda absence: absence.start_s)
+    return sorted(absences, key=lambda absence: absence.start_s)
 
 
 def _absence(worker: str, since: float, until: float | None, lost: str, zero: float) -> Absence:
@@ -166,7 +166,7 @@ def _absence(worker: str, since: float, until: float | None, lost: str, zero: fl
 
 def _taken(run: Run) -> list[TakenBar]:
     """Return the use of devices by other runs since the run's first sub-epoch, by start."""
-    found = [
+    bars = [
         TakenBar(
             worker=span.worker,
             devices=(span.device,),
@@ -177,20 +177,20 @@ def _taken(run: Run) -> list[TakenBar]:
         for span in spans
         if span.until > run.clock.first_start
     ]
-    return sorted(found, key=lambda bar: bar.start_s)
+    return sorted(bars, key=lambda bar: bar.start_s)
 
 
-def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:
-    """Return the devices of current training workers and of workers in `found`; order: `by_number`."""
+def worker_rows(state: ExperimentState, spans: Iterable[Span]) -> dict[str, int]:
+    """Return the devices of current training workers and of workers in `spans`; order: `by_number`."""
     return rows_with(
-        {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}, found
+        {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}, spans
     )
 
 
-def rows_with(known: Mapping[str, int], found: Iterable[Span]) -> dict[str, int]:
-    """Add the workers in `found` to known workers and their devices, in the order of `by_number`."""
+def rows_with(known: Mapping[str, int], spans: Iterable[Span]) -> dict[str, int]:
+    """Add the workers in `spans` to known workers and their devices, in the order of `by_number`."""
     devices = dict(known)
-    for span in found:
+    for span in spans:
         devices[span.worker] = max([devices.get(span.worker, 1), *(device + 1 for device in span.devices)])
     return dict(sorted(devices.items(), key=lambda item: by_number(item[0])))
 
@@ -217,7 +217,7 @@ OTHER_TASK_KINDS = frozenset({"valid", "etl", "search", "verify", *MEASURING})
 
 
 def spans_of(
-    found: Iterable[TaskAttempt], zero: float, until: float, kinds: Collection[str] = ("train",)
+    attempts: Iterable[TaskAttempt], zero: float, until: float, kinds: Collection[str] = ("train",)
 ) -> list[Span]:
     """Return the spans of attempts read from the log, by start.
 
@@ -226,7 +226,9 @@ def spans_of(
         until: time of the newest event read.
         kinds: kinds of tasks to return.
     """
-    chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.sub_epoch)]
+    chosen = [
+        each for each in attempts if each.key.kind in kinds and (each.attempt.has_run or each.sub_epoch)
+    ]
     spans = (
         _new_span(
             each,
@@ -244,8 +246,8 @@ def spans_of(
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
     zero = run.clock.first_start if math.isfinite(run.clock.first_start) else now
     chosen = (tried for tried in task_attempts(run) if tried.key.kind in kinds)
-    found = (each for tried in chosen for each in _per_worker(tried, _span(tried, run, zero, now)))
-    return sorted(found, key=lambda span: span.start_s)
+    spans = (each for tried in chosen for each in _per_worker(tried, _span(tried, run, zero, now)))
+    return sorted(spans, key=lambda span: span.start_s)
 
 
 def _per_worker(tried: TaskAttempt, span: Span | None) -> Iterator[Span]:

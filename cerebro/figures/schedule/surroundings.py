@@ -92,9 +92,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {first}{'' if number == 1 else 's'}{' ' if rest else ''}{rest}"
 
 
-def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
+def taken_bars(bars: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
     """Yield hatched bars of other runs' use, the newest ones if there are many."""
-    shown = found[-MAX_MARKS:]
+    shown = bars[-MAX_MARKS:]
     if shown:
         tint = faint(canvas.colors.ink, 0.3)
         yield canvas.horizontal([(bar.worker, bar.start_s, bar.end_s - bar.start_s) for bar in shown]) | {
@@ -162,14 +162,14 @@ def absence_bars(
         ("worker lost", lost, "triangle-down", bad, above),
         ("worker came", came, "triangle-up", good, below),
     )
-    for name, found, symbol, tint, heights in marks:
-        if found:
+    for name, events, symbol, tint, heights in marks:
+        if events:
             yield {
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [canvas.scale.of(at) for _, at, _ in found],
-                "y": [heights[worker] for worker, _, _ in found],
+                "x": [canvas.scale.of(at) for _, at, _ in events],
+                "y": [heights[worker] for worker, _, _ in events],
                 "marker": {
                     "symbol": symbol,
                     "size": 9,
@@ -178,7 +178,7 @@ def absence_bars(
                 },
                 "cliponaxis": False,
                 "hoverinfo": "text",
-                "hovertext": [lines(f"{worker} {words}", seconds(at)) for worker, at, words in found],
+                "hovertext": [lines(f"{worker} {words}", seconds(at)) for worker, at, words in events],
                 "showlegend": True,
             }
 

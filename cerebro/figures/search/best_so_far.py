@@ -121,7 +121,7 @@ def values_of_epochs(models: Iterable[EpochValues], axis: ProgressAxis, began: f
 
 
 def best_so_far(
-    found: Sequence[Observation],
+    observations: Sequence[Observation],
     *,
     metric: str,
     mode: Literal["min", "max"],
@@ -132,18 +132,18 @@ def best_so_far(
     """Draw the best value at each moment as steps, and each value as a dot.
 
     Args:
-        found: see `observations`.
+        observations: see `observations`.
         axis_unit: the unit of the observations' positions.
         is_log: True for a logarithmic y axis, which omits values that are not positive.
     """
     title = f"Best {metric} so far"
-    if not found:
+    if not observations:
         return empty("best_so_far", f"no model has a value of {metric} yet", theme=theme, title=title)
     colors = THEME_COLORS[theme]
-    scale = duration(found[-1].x) if axis_unit == "time" else Duration(1.0, "")
-    steps = _improvements(found, mode)
-    dots = _thinned(found, steps)
-    last = replace(steps[-1], x=found[-1].x)
+    scale = duration(observations[-1].x) if axis_unit == "time" else Duration(1.0, "")
+    steps = _improvements(observations, mode)
+    dots = _thinned(observations, steps)
+    last = replace(steps[-1], x=observations[-1].x)
     drawn_steps = [*steps, *([last] if last.x > steps[-1].x else [])]
     common = {"type": "scatter", "hoverinfo": "text"}
     traces: list[dict[str, Any]] = [
@@ -176,7 +176,7 @@ def best_so_far(
         theme=theme,
         title=title,
         description=f"Best {metric} over {unit}: {number(best.value)}, of {best.model}, after {len(steps):,} "
-        f"improvements in {len(found):,} values.",
+        f"improvements in {len(observations):,} values.",
         table=cut(
             ((significant(scale.of(each.x)), each.value, each.model, each.epoch) for each in steps),
             (unit, f"best {metric}", "model", "epoch"),
@@ -188,22 +188,22 @@ def best_so_far(
     )
 
 
-def _improvements(found: Sequence[Observation], mode: str) -> list[Observation]:
+def _improvements(observations: Sequence[Observation], mode: str) -> list[Observation]:
     sign = 1 if mode == "max" else -1
     steps: list[Observation] = []
-    for each in found:
+    for each in observations:
         if not steps or sign * each.value > sign * steps[-1].value:
             steps.append(each)
     return steps
 
 
-def _thinned(found: Sequence[Observation], steps: Sequence[Observation]) -> list[Observation]:
+def _thinned(observations: Sequence[Observation], steps: Sequence[Observation]) -> list[Observation]:
     """Return at most about `MAX_DOTS` values, evenly chosen, with all improvements."""
-    every = math.ceil(len(found) / MAX_DOTS)
+    every = math.ceil(len(observations) / MAX_DOTS)
     if every == 1:
-        return list(found)
-    chosen = {id(each) for each in (*found[::every], *steps)}
-    return [each for each in found if id(each) in chosen]
+        return list(observations)
+    chosen = {id(each) for each in (*observations[::every], *steps)}
+    return [each for each in observations if id(each) in chosen]
 
 
 def _hover(each: Observation, metric: str) -> str:

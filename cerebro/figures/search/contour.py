@@ -140,20 +140,20 @@ def contour(
 
 def _grid_axis(name: str, shown: Sequence[ModelSummary], rows: Sequence[ModelSummary]) -> _GridAxis:
     values = values_of(name, shown)
-    found = scale(name, values, all_values=values_of(name, rows))
-    if found.kind == "category":
-        last_place = max(1, len(found.categories) - 1)
-        places = [found.position(value) for value in values]
-        grid = list(range(len(found.categories)))
+    axis_scale = scale(name, values, all_values=values_of(name, rows))
+    if axis_scale.kind == "category":
+        last_place = max(1, len(axis_scale.categories) - 1)
+        places = [axis_scale.position(value) for value in values]
+        grid = list(range(len(axis_scale.categories)))
         return _GridAxis(
-            scale=found,
+            scale=axis_scale,
             positions=[place / last_place for place in places],
             values=list(places),
             grid=[place / last_place for place in grid],
             grid_values=list(grid),
         )
     numbers = numbers_of(values)
-    is_log = found.kind == "log"
+    is_log = axis_scale.kind == "log"
     scaled = [math.log10(value) for value in numbers] if is_log else numbers
     low, high = min(scaled), max(scaled)
     width = high - low
@@ -162,7 +162,7 @@ def _grid_axis(name: str, shown: Sequence[ModelSummary], rows: Sequence[ModelSum
     grid_places = [step / (_STEPS - 1) for step in range(_STEPS)]
     scaled_grid = [low + share * width for share in grid_places]
     return _GridAxis(
-        scale=found,
+        scale=axis_scale,
         positions=[(value - low) / width for value in scaled],
         values=_plain(values),
         grid=grid_places,

@@ -27,7 +27,7 @@ _SPREAD = 0.3
 
 
 def rungs(
-    found: Sequence[Rung],
+    all_rungs: Sequence[Rung],
     *,
     metric: str,
     mode: Literal["min", "max"],
@@ -39,10 +39,10 @@ def rungs(
     A short line marks the worst promoted value of a rung.
 
     Args:
-        found: see `cerebro.state.runs.rungs.rungs`.
+        all_rungs: see `cerebro.state.runs.rungs.rungs`.
         is_log: True for a logarithmic y axis, which omits values that are not positive.
     """
-    ordered = sorted(found, key=lambda rung: rung.epochs)
+    ordered = sorted(all_rungs, key=lambda rung: rung.epochs)
     if not any(each.value is not None for rung in ordered for each in rung.models):
         return empty("rungs", "no model has reached a rung yet", theme=theme, title="Rungs")
     colors = THEME_COLORS[theme]
