@@ -22,90 +22,102 @@ fit:
 """
 """The file of `cerebro run`."""
 
-CALLS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("up [--workers N] [--devices N]", (("up --workers 2", "web page"),)),
-    (
-        "down",
-        (("up --workers 1 --no-tensorboard --home other", "web page"), ("down --home other", "has ended")),
+CALLS: dict[str, tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = {
+    "start": (
+        ("up [--workers N] [--devices N]", (("up --workers 2", "web page"),)),
+        (
+            "down",
+            (
+                ("up --workers 1 --no-tensorboard --home other", "web page"),
+                ("down --home other", "has ended"),
+            ),
+        ),
+        ("selftest", (("selftest", "selftest passed"),)),
+        ("files NAME", (("files examples", "cerebro/shipped/examples"),)),
+        ("completion SHELL", (("completion bash", "cerebro"),)),
     ),
-    (
-        "run FILE.yaml",
-        (("run file.yaml --dry-run", "nothing failed"), ("run file.yaml", "leaderboard of fit-1")),
+    "watch": (
+        ("status", (("status", "digits"), ("status --json", '"experiments"'))),
+        ("status EXPERIMENT", (("status digits", "m07"), ("status digits --top 1 --json", '"best_epoch"'))),
+        ("open [EXPERIMENT]", (("open digits --print", "/sign-in?next=/experiments/digits#"),)),
+        ("logs [SERVICE] [-f]", (("logs kvs_api", "started"),)),
+        ("failed-rows EXPERIMENT", (("failed-rows digits", "No row"),)),
+        ("trials EXPERIMENT", (("trials digits", "fit-1"),)),
+        (
+            "notify add|list|test|remove",
+            (("notify add json://127.0.0.1:9/runs", "reports finished"), ("notify list", "json://127.0.0.1")),
+        ),
     ),
-    ("selftest", (("selftest", "selftest passed"),)),
-    ("files NAME", (("files examples", "cerebro/shipped/examples"),)),
-    ("completion SHELL", (("completion bash", "cerebro"),)),
-    ("status", (("status", "digits"), ("status --json", '"experiments"'))),
-    ("status EXPERIMENT", (("status digits", "m07"), ("status digits --top 1 --json", '"best_epoch"'))),
-    ("open [EXPERIMENT]", (("open digits --print", "/sign-in?next=/experiments/digits#"),)),
-    ("logs [SERVICE] [-f]", (("logs kvs_api", "started"),)),
-    ("failed-rows EXPERIMENT", (("failed-rows digits", "No row"),)),
-    ("trials EXPERIMENT", (("trials digits", "fit-1"),)),
-    (
-        "notify add|list|test|remove",
-        (("notify add json://127.0.0.1:9/runs", "reports finished"), ("notify list", "json://127.0.0.1")),
+    "steer": (
+        (
+            "run FILE.yaml",
+            (("run file.yaml --dry-run", "nothing failed"), ("run file.yaml", "leaderboard of fit-1")),
+        ),
+        (
+            "clone EXPERIMENT M [NAME=VALUE]",
+            (("clone from-file m00 lr=0.001 --warm --epochs 2", "added a model to fit-1, from m00"),),
+        ),
+        ("extend EXPERIMENT M EPOCHS", (("extend from-file m00 5000", "trained for 5000 epochs"),)),
+        (
+            "add EXPERIMENT NAME=VALUE...",
+            (("add from-file lr=0.01 width=8 dropout=0.1 batch_size=32", "added a model"),),
+        ),
+        ("change EXPERIMENT M NAME=VALUE", (("change from-file m00 lr=0.002", "lr=0.002"),)),
+        ("stacks EXPERIMENT M", (("stacks from-file m00", "most recent call first"),)),
+        (
+            "prioritize EXPERIMENT PRIORITY",
+            (("prioritize from-file high", "to high"), ("prioritize from-file low --model m00", "to low")),
+        ),
+        ("scheduler EXPERIMENT NAME", (("scheduler from-file fifo", "scheduler"),)),
+        ("retry EXPERIMENT --model M", (("retry from-file --model m00", "not possible to retry"),)),
+        ("stop-search EXPERIMENT", (("stop-search from-file", "fit-1 has no search"),)),
+        ("stop EXPERIMENT [--model M]", (("stop from-file --model m00", "stop the model"),)),
+        (
+            "resume EXPERIMENT [--model M]",
+            (("resume from-file --model m00", "resume the model"), ("stop from-file", "stop the run")),
+        ),
     ),
-    (
-        "models [NAME]",
-        (("register digits best", "is best/1"), ("models", "best/1"), ("models best", "digits/fit-1")),
+    "results": (
+        ("register EXPERIMENT NAME", (("register digits best --alias first", "is best/1"),)),
+        ("models [NAME]", (("models", "best/1"), ("models best", "digits/fit-1"))),
+        ("alias NAME ALIAS VERSION", (("alias best champion 1", "best@champion is best/1"),)),
+        (
+            "export mlflow EXPERIMENT --url URL",
+            (("export mlflow digits --url nowhere", "no address of an MLflow"),),
+        ),
+        ("replay EXPERIMENT [--run R]", (("replay digits", "equal"),)),
+        ("replay EXPERIMENT --tolerance T", (("replay digits --tolerance 1e-4", "equal"),)),
+        ("tag EXPERIMENT KEY=VALUE", (("tag digits stage=baseline note=first", "stage=baseline"),)),
+        ("archive EXPERIMENT", (("archive digits", "archive"),)),
+        ("unarchive EXPERIMENT", (("unarchive digits", "archive"),)),
+        ("delete EXPERIMENT", (("delete digits", "cerebro delete digits --yes digits"),)),
     ),
-    ("register EXPERIMENT NAME", (("register digits best --model m00 --alias first", "is best/2"),)),
-    ("alias NAME ALIAS VERSION", (("alias best champion 1", "best@champion is best/1"),)),
-    (
-        "export mlflow EXPERIMENT --url URL",
-        (("export mlflow digits --url nowhere", "no address of an MLflow"),),
+    "administer": (
+        ("doctor", (("doctor", " 0 failed"),)),
+        ("recommend", (("recommend", "containers that train"),)),
+        ("check [WORKER]", (("check worker-0", "as expected"),)),
+        ("quarantine WORKER --reason TEXT", (("quarantine worker-1 --reason disk", "is quarantined"),)),
+        ("release WORKER", (("release worker-1", "is released"),)),
+        ("remove WORKER", (("remove worker-1", "so it is alive"),)),
+        (
+            "scale --workers N",
+            (("scale --workers 1", "1 worker now"), ("scale --workers 2", "2 workers now")),
+        ),
+        ("restore EXPERIMENT", (("restore digits", "nothing to restore"),)),
+        ("forget history", (("forget history", "of the history were removed"),)),
+        ("token create|list|revoke", (("token list", "has no users"),)),
+        ("quota [PROJECT] [--open-runs N]", (("quota", "No quota is set"),)),
+        ("audit", (("audit", "audit log"),)),
+        (
+            "cluster ACTION -f FILE",
+            (("cluster create --dry-run -f CLUSTERS/cluster.yaml", "helm upgrade --install cerebro CHART "),),
+        ),
     ),
-    ("replay EXPERIMENT [--run R]", (("replay digits", "equal"),)),
-    ("replay EXPERIMENT --tolerance T", (("replay digits --tolerance 1e-4", "equal"),)),
-    ("tag EXPERIMENT KEY=VALUE", (("tag digits stage=baseline note=first", "stage=baseline"),)),
-    ("archive EXPERIMENT", (("archive digits", "archive"),)),
-    ("unarchive EXPERIMENT", (("unarchive digits", "archive"),)),
-    (
-        "delete EXPERIMENT",
-        (("delete from-file", "--yes from-file"), ("delete from-file --yes from-file", "delet")),
-    ),
-    # From here the demo's fit is open again.
-    ("extend EXPERIMENT M EPOCHS", (("extend digits m00 2000", "trained for 2000 epochs"),)),
-    (
-        "add EXPERIMENT NAME=VALUE...",
-        (("add digits lr=0.01 width=8 dropout=0.1 batch_size=32", "added a model"),),
-    ),
-    ("clone EXPERIMENT M [NAME=VALUE]", (("clone digits m01 lr=0.001 --warm --epochs 2", "added"),)),
-    ("change EXPERIMENT M NAME=VALUE", (("change digits m00 lr=0.002", "lr=0.002"),)),
-    ("stacks EXPERIMENT M", (("stacks digits m00", "Thread 0x"),)),
-    (
-        "prioritize EXPERIMENT PRIORITY",
-        (("prioritize digits high", "to high"), ("prioritize digits low --model m00", "to low")),
-    ),
-    ("scheduler EXPERIMENT NAME", (("scheduler digits fifo", "scheduler"),)),
-    ("retry EXPERIMENT --model M", (("retry digits --model m01", "not possible to retry"),)),
-    ("stop-search EXPERIMENT", (("stop-search digits", "fit-1 has no search"),)),
-    ("stop EXPERIMENT [--model M]", (("stop digits --model m00", "stop the model"),)),
-    (
-        "resume EXPERIMENT [--model M]",
-        (("resume digits --model m00", "resume the model"), ("stop digits", "stop the run")),
-    ),
-    ("doctor", (("doctor", " 0 failed"),)),
-    ("scale --workers N", (("scale --workers 1", "1 worker now"), ("scale --workers 2", "2 workers now"))),
-    ("recommend", (("recommend", "containers that train"),)),
-    ("check [WORKER]", (("check worker-0", "as expected"),)),
-    ("quarantine WORKER --reason TEXT", (("quarantine worker-1 --reason disk", "is quarantined"),)),
-    ("release WORKER", (("release worker-1", "is released"),)),
-    ("remove WORKER", (("remove worker-1", "so it is alive"),)),
-    ("restore EXPERIMENT", (("restore digits", "nothing to restore"),)),
-    ("forget history", (("forget history", "of the history were removed"),)),
-    ("token create|list|revoke", (("token list", "has no users"),)),
-    ("quota [PROJECT] [--open-runs N]", (("quota", "No quota is set"),)),
-    ("audit", (("audit", "audit log"),)),
-    (
-        "cluster ACTION -f FILE",
-        (("cluster create --dry-run -f CLUSTERS/cluster.yaml", "helm upgrade --install cerebro CHART "),),
-    ),
-)
-"""Documented command -> calls in order, each with a part of its output.
+}
+"""Group -> documented command -> calls in order, each with a part of its output.
 
-DATA, CLUSTERS and CHART stand for folders. An output that begins with `cerebro:` is a refusal: the command ran,
-but what it needs does not exist here.
+The groups are independent of each other. DATA, CLUSTERS and CHART stand for folders. An output that begins with
+`cerebro:` is a refusal: the command ran, but its object does not exist here.
 """
 
 ELSEWHERE = {
