@@ -85,6 +85,10 @@ CALLS: dict[str, tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = {
             "export mlflow EXPERIMENT --url URL",
             (("export mlflow digits --url nowhere", "no address of an MLflow"),),
         ),
+        (
+            "export package NAME EXPERIMENT",
+            (("export package other digits", "no installed package exports to 'other'"),),
+        ),
         ("replay EXPERIMENT [--run R]", (("replay digits", "equal"),)),
         ("replay EXPERIMENT --tolerance T", (("replay digits --tolerance 1e-4", "equal"),)),
         ("tag EXPERIMENT KEY=VALUE", (("tag digits stage=baseline note=first", "stage=baseline"),)),
