@@ -27,6 +27,7 @@ from cerebro.contract.search import OwnProcedure
 from cerebro.contract.tags import MAX_TAGS, TagKey, TagValue
 from cerebro.contract.tasks.checkpoints import Savepoint
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.tasks.gangs import Member
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
@@ -480,6 +481,8 @@ class TaskAssigned(_Event):
     config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """Number of the model's training config at assignment, from 0. The order of the log does not determine
     it, because a user may change the config during assignment."""
+    group: FusedGroup | None = Field(None, exclude_if=lambda group: group is None)
+    """Fused group of the attempt. Absent: the attempt has its devices to itself."""
 
 
 class TaskStarted(_Event):

@@ -21,6 +21,9 @@ Params = dict[str, JsonValue]
 
 Processes = Literal["ranks", "one"]
 
+FUSED = "fused"
+"""Technique that trains several models as one stack. Its parameter ``models`` is their maximum number."""
+
 MAX_GANG_SIZE = 64
 """Maximum number of workers that train one sub-epoch together."""
 
@@ -82,6 +85,12 @@ class ParallelPlan(Contract):
     def is_single(self) -> bool:
         """True if it runs user code as written, on one device."""
         return self.technique == SINGLE.technique and self.code is None
+
+    @property
+    def fused_models(self) -> int:
+        """Maximum number of models that train as one stack; 0 if the plan trains one model."""
+        models = self.params.get("models") if self.technique == FUSED and self.code is None else None
+        return models if isinstance(models, int) else 0
 
     @property
     def label(self) -> str:

@@ -17,9 +17,10 @@ from cerebro.contract.base import Contract, Devices, LateContract, Name
 from cerebro.contract.events import ControllerEvent
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.bodies import FusedMember, FusedTask, TaskBody, TrainTask
 from cerebro.contract.tasks.checkpoints import Savepoint
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.tasks.results import TaskResult
 
 
@@ -30,6 +31,15 @@ class AssignedMember(Contract):
     incarnation: str
     partition: int = Field(ge=0)
     devices: Devices = (0,)
+
+
+class FusedAssignment(LateContract):
+    """Another task of a fused group. Attributes as in `Assign`."""
+
+    task: str
+    attempt: int = Field(ge=1)
+    config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
+    body: TrainTask
 
 
 class Assign(LateContract):
@@ -47,9 +57,31 @@ class Assign(LateContract):
     """The worker's devices for the attempt. Without devices it waits in the queue for such tasks."""
     other_members: tuple[AssignedMember, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
+    fused: tuple[FusedAssignment, ...] = Field((), exclude_if=lambda others: not others)
+    """Other tasks of a fused group, which share the devices. The store assigns all tasks or no task."""
     config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
     body: TaskBody
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All tasks that it assigns."""
+        return (self.task, *(other.task for other in self.fused)) if self.fused else (self.task,)
+
+    @property
+    def group(self) -> FusedGroup | None:
+        """Its fused group, or `None`."""
+        return FusedGroup.led_by(self.task, self.attempt, 1 + len(self.fused))
+
+    @property
+    def inbox_body(self) -> TaskBody:
+        """Body of the inbox entry: of one task, or of the members of a fused group."""
+        plan = self.parallel_plan
+        if not (isinstance(self.body, TrainTask) and plan is not None and plan.fused_models):
+            return self.body
+        first = FusedMember(task=self.task, attempt=self.attempt, body=self.body)
+        others = (FusedMember(task=each.task, attempt=each.attempt, body=each.body) for each in self.fused)
+        return FusedTask(members=(first, *others))
 
     @property
     def depth(self) -> int:

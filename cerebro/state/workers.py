@@ -6,13 +6,14 @@ Workers that share a volume share its replicas: one makes a partition, all can t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Replica
 from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 
@@ -82,6 +83,8 @@ class Worker:
     """Largest number of devices of any incarnation."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Key -> devices of its open attempts of this experiment, in the order of assignment."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """Key -> fused group of its open attempts that have one."""
     ended: deque[Ended] = field(default_factory=lambda: deque(maxlen=LAST))
     """Last ended attempts of this experiment over all incarnations, oldest first.
 
@@ -101,9 +104,19 @@ class Worker:
         """Device slots: its devices and `NO_DEVICE`."""
         return (*range(self.devices), NO_DEVICE)
 
+    def occupants(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the open attempts that occupy devices, with these. The first one of a fused group stands for all."""
+        seen: set[str] = set()
+        for key, devices in self.open_tasks.items():
+            group = self.groups.get(key)
+            if group is None or group not in seen:
+                yield key, devices
+            if group is not None:
+                seen.add(group)
+
     def tasks_in(self, slot: int) -> list[str]:
-        """Return the open tasks in a slot, oldest first, at most `QUEUE_DEPTH`."""
-        return [key for key, devices in self.open_tasks.items() if slot in slots_of(devices)]
+        """Return the occupants of a slot, oldest first, at most `QUEUE_DEPTH`."""
+        return [key for key, devices in self.occupants() if slot in slots_of(devices)]
 
     def first_in(self, slot: int) -> str:
         """Return the oldest open task in a slot, or an empty string."""
@@ -113,8 +126,25 @@ class Worker:
         return ""
 
     def is_next(self, key: str) -> bool:
-        """Return True if an open task runs or may start: none of its devices has an older one."""
-        return all(self.first_in(slot) == key for slot in slots_of(self.open_tasks[key]))
+        """Return True if an open task runs or may start: none of its devices has an older one, except of its group."""
+        group = self.groups.get(key)
+        for slot in slots_of(self.open_tasks[key]):
+            first = self.first_in(slot)
+            if first != key and (group is None or self.groups.get(first) != group):
+                return False
+        return True
+
+    def open(self, key: str, devices: tuple[int, ...], group: FusedGroup | None) -> None:
+        """Add an open attempt."""
+        self.open_tasks[key] = devices
+        if group is not None:
+            self.groups[key] = group.id
+
+    def close(self, key: str) -> None:
+        """Remove an ended attempt."""
+        del self.open_tasks[key]
+        self.groups.pop(key, None)
+        self.stale_tasks.discard(key)
 
 
 class WorkerChange(NamedTuple):
@@ -185,6 +215,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         device=event.device,
         most_devices=max(event.devices, known.most_devices if known else 1),
         open_tasks=known.open_tasks if known else {},
+        groups=known.groups if known else {},
         ended=known.ended if known else deque(maxlen=LAST),
         has_failures=known.has_failures if known else False,
         stale_tasks=(known.stale_tasks if is_same else {*known.open_tasks}) if known else set(),

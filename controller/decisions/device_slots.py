@@ -23,7 +23,7 @@ class DeviceSlots:
         self._deviceless: dict[str, int] = {}
         for worker in workers:
             self._devices[worker.name], self._deviceless[worker.name] = [0] * worker.devices, 0
-            for devices in worker.open_tasks.values():
+            for _, devices in worker.occupants():
                 self.take(worker.name, devices)
 
     def copy(self) -> DeviceSlots:

@@ -22,7 +22,7 @@
 | exp:E:calls:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
-| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, preempted (attempt), others (of a gang, JSON), began (store's clock; only with users) | steps.lua | steps.lua   | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`), saved_attempt, saved_batch, preempted (attempt), others (of a gang, JSON), group and group_size (of a fused group), began (store's clock; only with users) | steps.lua | steps.lua   | never  |
 | exp:E:stacks:Q           | string | request for a task's stack trace: "", then `=` and the answer | client, worker | client | 5 min  |
 | clock                    | string | the store's clock (ms), largest reported value | steps.lua         | all                | never  |
 | deleting                 | set    | experiments to delete                             | steps.lua          | controller         | never  |

@@ -2,7 +2,8 @@
 --
 -- Each device has a list of its open attempts, oldest first. One more list holds attempts without a device. A task has at
 -- most one open attempt, so the lists hold task keys. An attempt may start when it is the first in all its lists. A new
--- incarnation of the worker starts with empty lists.
+-- incarnation of the worker starts with empty lists. The tasks of a fused group follow each other in a list and count as
+-- one attempt: each may start when the group is the first.
 --
 -- `worker` is the key of the worker's registration, `devices` a list of device numbers such as `0,2`, or ``.
 
@@ -24,6 +25,17 @@ end
 -- A worker without devices, such as an ETL worker, counts as one device.
 local function num_devices(worker) return tonumber(redis.call('HGET', worker, 'devices') or '1') end
 
+-- Return the number of open attempts in a list.
+local function num_open(list)
+  local count, previous = 0, nil
+  for _, task in ipairs(redis.call('LRANGE', list, 0, -1)) do
+    local group = redis.call('HGET', task, 'group')
+    if not group or group ~= previous then count = count + 1 end
+    previous = group
+  end
+  return count
+end
+
 -- Return the reason why the devices cannot take another attempt, or nil.
 local function fullness(worker, name, devices, depth)
   for _, list in ipairs(lists(worker, devices)) do
@@ -32,6 +44,7 @@ local function fullness(worker, name, devices, depth)
       return name .. ' has no device ' .. list.device .. ': it has ' .. num_devices(worker) .. ', numbered from 0'
     end
     local open = redis.call('LLEN', list.key)
+    if open >= depth then open = num_open(list.key) end
     if open >= depth then
       return device_label(list.device) .. ' of ' .. name .. ' has ' .. open .. ' open attempts already'
     end
@@ -52,9 +65,11 @@ end
 -- Return the reason why the task cannot start yet, or nil.
 local function predecessor(worker, devices, task)
   if not devices then return nil end
+  local group = redis.call('HGET', task, 'group')
   for _, list in ipairs(lists(worker, devices)) do
     local first = redis.call('LINDEX', list.key, 0)
-    if first and first ~= task then
+    local is_ahead = first and first ~= task
+    if is_ahead and not (group and redis.call('HGET', first, 'group') == group) then
       local experiment, name = string.match(first, 'exp:(.-):task:(.*)$')
       return name .. ' of ' .. experiment .. ' was assigned to ' .. device_label(list.device) .. ' earlier and has not ended'
     end

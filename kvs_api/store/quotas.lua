@@ -31,7 +31,7 @@ local function spend(hours, key, log, task, now, wall)
   local devices = devices_in(task.devices)
   for _, other in ipairs(task.others) do devices = devices + devices_in(other.devices) end
   local day = string.format('%d', math.floor(wall / DAY_MS))
-  redis.call('HINCRBYFLOAT', hours.prefix .. account, day, (now - began) * devices)
+  redis.call('HINCRBYFLOAT', hours.prefix .. account, day, (now - began) * devices / task.group_size)
   redis.call('EXPIRE', hours.prefix .. account, (COUNTED_DAYS + 1) * DAY_MS / 1000)
   redis.call('SADD', hours.accounts, account)
 end

@@ -130,7 +130,8 @@ local function already() return {outcome = 'already', reason = ''} end
 local function refused(reason) return {outcome = 'refused', reason = reason} end
 
 local function task_of(key)
-  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices', 'others')
+  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices', 'others',
+    'group_size')
   return {
     state = fields[1] or 'new',
     attempt = tonumber(fields[2] or '0'),
@@ -140,6 +141,7 @@ local function task_of(key)
     devices = fields[6] or nil,
     -- The other workers of a gang, each with keys and devices as in `assign`.
     others = fields[7] and cjson.decode(fields[7]) or {},
+    group_size = tonumber(fields[8] or '1'),
   }
 end
 
@@ -178,13 +180,23 @@ local function outdated_reason()
   return 'the controller had not read event ' .. request.decided .. ' when it decided'
 end
 
--- Return the reason why the task's model cannot be assigned, or nil. `:sub_epochs` holds each model's newest sub-epoch.
-local function busy_reason(step)
-  local open = step.model and redis.call('HGET', step.log .. ':sub_epochs', step.model)
-  if not open or open == step.key then return nil end
-  local other = task_of(open)
-  if other.state ~= 'assigned' and other.state ~= 'running' then return nil end
-  return step.model .. ' is being trained: ' .. describe(other) .. ' of ' .. open
+-- Return the reason why a task of an assignment cannot get an attempt, or nil. `:sub_epochs` holds each model's newest
+-- sub-epoch.
+local function open_reason(log, member)
+  local open = member.model and redis.call('HGET', log .. ':sub_epochs', member.model)
+  if open and open ~= member.key then
+    local other = task_of(open)
+    if other.state == 'assigned' or other.state == 'running' then
+      return member.model .. ' is being trained: ' .. describe(other) .. ' of ' .. open
+    end
+  end
+  -- A task whose events are in a file has no state here. The caller must have read that file.
+  local task = task_of(member.key)
+  local floor = task.state == 'new' and floor_of(log) or 0
+  if floor > request.after then return 'events up to ' .. floor .. ' were not read; they may be about the task' end
+  local is_next = floor > 0 or member.attempt == task.attempt + 1
+  if task.state == 'assigned' or task.state == 'running' or not is_next then return describe(task) end
+  return nil
 end
 
 function apply.assign(step)
@@ -192,32 +204,26 @@ function apply.assign(step)
   if task.state == 'assigned' and task.attempt == step.attempt and task.incarnation == step.incarnation then
     return already()
   end
-  local outdated = outdated_reason() or busy_reason(step)
-  if outdated then return refused(outdated) end
-  -- A task whose events are in a file has no state here. The caller must have read that file.
-  local floor = task.state == 'new' and floor_of(step.log) or 0
-  local is_forgotten = floor > 0 and request.after >= floor
-  if floor > request.after then return refused('events up to ' .. floor .. ' were not read; they may be about the task') end
-  local is_next = is_forgotten or step.attempt == task.attempt + 1
-  if task.state == 'assigned' or task.state == 'running' or not is_next then return refused(describe(task)) end
-  local problem = unfit(step, step.depth)
+  local problem = outdated_reason()
+  for _, member in ipairs(step.tasks) do problem = problem or open_reason(step.log, member) end
+  problem = problem or unfit(step, step.depth)
   for _, other in ipairs(step.others) do problem = problem or unfit(other, step.depth) end
   if problem then return refused(problem) end
-  redis.call('HSET', step.key, 'state', 'assigned', 'attempt', step.attempt, 'worker', step.worker,
-    'incarnation', step.incarnation, 'lease_until', 0, 'devices', step.devices)
-  if #step.others > 0 then
-    redis.call('HSET', step.key, 'others', cjson.encode(step.others))
-  else
-    redis.call('HDEL', step.key, 'others')
+  for _, member in ipairs(step.tasks) do
+    redis.call('HDEL', member.key, 'others', 'group', 'group_size')
+    redis.call('HSET', member.key, 'state', 'assigned', 'attempt', member.attempt, 'worker', step.worker,
+      'incarnation', step.incarnation, 'lease_until', 0, 'devices', step.devices)
+    if #step.others > 0 then redis.call('HSET', member.key, 'others', cjson.encode(step.others)) end
+    if step.group then redis.call('HSET', member.key, 'group', step.group, 'group_size', #step.tasks) end
+    if member.model then redis.call('HSET', step.log .. ':sub_epochs', member.model, member.key) end
+    occupy(step.worker_key, step.devices, member.key)
   end
-  if step.model then redis.call('HSET', step.log .. ':sub_epochs', step.model, step.key) end
-  occupy(step.worker_key, step.devices, step.key)
   post(step.inbox, step.entry, step.body)
   for _, other in ipairs(step.others) do
     occupy(other.worker_key, other.devices, step.key)
     post(other.inbox, other.entry, step.body)
   end
-  append(step.log, step.event)
+  for _, member in ipairs(step.tasks) do append(step.log, member.event) end
   return done()
 end
 

@@ -8,6 +8,7 @@ event cannot differ. Pure; the script decides whether a step is still valid.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -72,15 +73,16 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             parallel_plan=step.parallel_plan,
             other_members=members,
             config_version=step.config_version,
+            group=step.group,
         )
         return table | {
             "incarnation": step.incarnation,
             "devices": _listed(step.devices),
             "depth": step.depth,
-            **_model(step.task),
-            "body": step.body.model_dump_json(),
+            "body": step.inbox_body.model_dump_json(),
             "others": [_other(experiment, step, number) for number in range(1, len(step.other_members) + 1)],
-            "event": _json(event),
+            "tasks": [_assigned(experiment, event), *_fused(experiment, step, event)],
+            **({"group": f"{table['key']}#{step.attempt}"} if step.fused else {}),
         }
     if isinstance(step, api.Preempt):
         return table | {"event": _json(PreemptionRequested(**named, reason=step.reason))}
@@ -111,6 +113,23 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
     if isinstance(step, api.Fail):
         return table | {"event": _json(TaskFailed(**named, failure=step.failure)), "becomes": "failed"}
     return table
+
+
+def _fused(experiment: str, step: api.Assign, first: TaskAssigned) -> Iterator[dict[str, Any]]:
+    """Convert the other tasks of a fused group."""
+    for other in step.fused:
+        named = {"task": other.task, "attempt": other.attempt, "config_version": other.config_version}
+        yield _assigned(experiment, first.model_copy(update=named))
+
+
+def _assigned(experiment: str, event: TaskAssigned) -> dict[str, Any]:
+    """Convert one task of an assignment."""
+    return {
+        "key": keys.task(experiment, event.task),
+        "attempt": event.attempt,
+        **_model(event.task),
+        "event": _json(event),
+    }
 
 
 def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:

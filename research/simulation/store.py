@@ -5,7 +5,8 @@ The simulation sets the time. Not thread-safe. No call blocks: a read returns th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cerebro.contract.events import (
     ClientEvent,
@@ -314,19 +315,8 @@ class VirtualStore(VirtualSegmentStore):
             return ALREADY
         if is_outdated:
             return refused("there is news")
-        run, kind, *rest = step.task.split("/")
-        model = f"{run}/{rest[0]}" if kind == "train" else ""
-        sub_epoch = self._model_sub_epochs.get((experiment, model), step.task)
-        if sub_epoch != step.task and self._tasks[experiment, sub_epoch].state in ("assigned", "running"):
-            return refused(f"{sub_epoch} is open")
-        # A forgotten task may be assigned only by a controller that has read the log up to its segment.
-        floor = self._floor(experiment) if task.state == "new" else 0
-        if floor > after:
-            return refused(f"events up to {floor} were not seen")
-        is_forgotten = floor > 0
-        is_next = is_forgotten or step.attempt == task.attempt + 1
-        if task.state in ("assigned", "running") or not is_next:
-            return refused(str(task))
+        attempts = [(step.task, step.attempt, step.config_version)]
+        attempts += [(other.task, other.attempt, other.config_version) for other in step.fused]
         row = TaskRow(
             "assigned",
             step.attempt,
@@ -334,27 +324,58 @@ class VirtualStore(VirtualSegmentStore):
             step.incarnation,
             devices=step.devices,
             other_members=step.other_members,
+            group=f"{experiment} {step.group.id}" if step.group else "",
         )
-        problems = (self._unfit(*place, step.depth) for place in row.places)
+        problems = [
+            *(self._not_open(experiment, after, key, attempt) for key, attempt, _ in attempts),
+            *(self._unfit(*place, step.depth) for place in row.places),
+        ]
         if problem := next(filter(None, problems), ""):
             return refused(problem)
-        self._tasks[experiment, step.task] = row
-        if model:
-            self._model_sub_epochs[experiment, model] = step.task
+        for key, attempt, _ in attempts:
+            self._tasks[experiment, key] = replace(row, attempt=attempt)
+            if model := _model(key):
+                self._model_sub_epochs[experiment, model] = key
         for number, (name, _, devices) in enumerate(row.places):
             worker = self._workers[name]
             for place in worker.places(devices):
-                place.append((experiment, step.task))
+                place += [(experiment, key) for key, _, _ in attempts]
             self._post(worker, experiment, step.model_copy(update={"devices": devices}), number)
-        named = step.model_dump(include={"task", "attempt", "worker", "devices", "config_version"})
         members = tuple(
             Member(worker=each.worker, partition=each.partition, devices=each.devices)
             for each in step.other_members
         )
-        self._append(
-            experiment, TaskAssigned(**named, parallel_plan=step.parallel_plan, other_members=members)
-        )
+        for key, attempt, version in attempts:
+            event = TaskAssigned(
+                task=key,
+                attempt=attempt,
+                worker=step.worker,
+                devices=step.devices,
+                config_version=version,
+                parallel_plan=step.parallel_plan,
+                other_members=members,
+                group=step.group,
+            )
+            self._append(experiment, event)
         return DONE
+
+    def _not_open(self, experiment: str, after: int, key: str, attempt: int) -> str:
+        """Return the reason a task cannot get this attempt; "" if it can."""
+        task, model = self._tasks[experiment, key], _model(key)
+        sub_epoch = self._model_sub_epochs.get((experiment, model), key) if model else key
+        if sub_epoch != key and self._tasks[experiment, sub_epoch].state in ("assigned", "running"):
+            return f"{sub_epoch} is open"
+        # A forgotten task may be assigned only by a controller that has read the log up to its segment.
+        floor = self._floor(experiment) if task.state == "new" else 0
+        if floor > after:
+            return f"events up to {floor} were not seen"
+        is_next = floor > 0 or attempt == task.attempt + 1
+        return str(task) if task.state in ("assigned", "running") or not is_next else ""
+
+    def _num_open(self, place: Sequence[tuple[str, str]]) -> int:
+        """Return the number of attempts in a queue; a fused group counts as one."""
+        groups = (self._tasks[each].group or f"{each}" for each in place)
+        return len(set(groups))
 
     def _unfit(self, name: str, incarnation: str, devices: tuple[int, ...], depth: int) -> str:
         """Return the reason an attempt cannot go to a worker; "" if it can."""
@@ -365,7 +386,7 @@ class VirtualStore(VirtualSegmentStore):
             return f"the cluster's log does not say that {name} is there"
         if any(device >= max(1, len(worker.record.devices)) for device in devices):
             return f"{name} has no such device"
-        if any(len(place) >= depth for place in worker.places(devices)):
+        if any(self._num_open(place) >= depth for place in worker.places(devices)):
             return f"{name} has enough there"
         return ""
 
@@ -409,3 +430,9 @@ class VirtualStore(VirtualSegmentStore):
             ),
         )
         return DONE
+
+
+def _model(task: str) -> str:
+    """Return the model that a task trains, as RUN/MODEL; "" for other tasks."""
+    run, kind, *rest = task.split("/")
+    return f"{run}/{rest[0]}" if kind == "train" else ""

@@ -57,6 +57,8 @@ class TaskRow:
     devices: tuple[int, ...] = ()
     other_members: tuple[AssignedMember, ...] = ()
     """The workers of a gang besides the leader."""
+    group: str = ""
+    """Fused group; empty without one."""
     saved_batch: int = 0
     """Batch of this attempt's newest savepoint."""
     is_asked: bool = False

@@ -23,6 +23,7 @@ from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.stored.health import CheckResult, Probe
 from cerebro.contract.tasks.bodies import (
     EtlTask,
+    FusedTask,
     InspectTask,
     SearchTask,
     TaskBody,
@@ -69,6 +70,8 @@ class _Worker:
     cursor: int = 0
     queue: list[InboxItem] = field(default_factory=list)
     running: list[InboxItem] = field(default_factory=list)
+    groups: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """Attempt -> number of the inbox item with its fused group."""
 
     @property
     def identity(self) -> str:
@@ -312,6 +315,15 @@ class VirtualWorkers:
                 elif item.cancel:
                     worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
                     worker.running = [each for each in worker.running if _name_of(each) != _name_of(item)]
+                elif isinstance(item.body, FusedTask):
+                    members = [
+                        item.model_copy(
+                            update={"task": each.task, "attempt": each.attempt, "body": each.body}
+                        )
+                        for each in item.body.members
+                    ]
+                    worker.groups |= {_name_of(member): item.seq for member in members}
+                    worker.queue += members
                 else:
                     worker.queue.append(item)
             self._start_next(worker)
@@ -483,12 +495,16 @@ class VirtualWorkers:
 
 def _startable(worker: _Worker) -> InboxItem | None:
     """Return the oldest queued task whose devices are idle and not awaited by an older task."""
-    taken = {slot for item in worker.running for slot in slots_of(item.devices)}
+    taken = {
+        slot: worker.groups.get(_name_of(item), 0)
+        for item in worker.running
+        for slot in slots_of(item.devices)
+    }
     for item in worker.queue:
-        slots = slots_of(item.devices)
-        if taken.isdisjoint(slots) and not item.member:
+        slots, group = slots_of(item.devices), worker.groups.get(_name_of(item), 0)
+        if all(slot not in taken or (group and taken[slot] == group) for slot in slots) and not item.member:
             return item
-        taken.update(slots)
+        taken |= dict.fromkeys(slots, group)
     return None
 
 

@@ -131,7 +131,8 @@ class VirtualWorkerStore(Tables):
                 (self._workers[name], devices) for name, _, devices in task.places if name in self._workers
             )
             places = [place for each, devices in there for place in each.places(devices)]
-            if any(place[:1] not in ([], [(step.experiment, step.task)]) for place in places):
+            firsts = (place[0] for place in places if place and place[0] != (step.experiment, step.task))
+            if any(not task.group or self._tasks[first].group != task.group for first in firsts):
                 return refused(f"it is not the turn of {step.task}")
         elif step.op not in _STAYING:
             self._vacate(step.experiment, step.task, task)
@@ -169,7 +170,7 @@ class VirtualWorkerStore(Tables):
                 member=member,
                 preempt=step.reason if isinstance(step, api.Preempt) else "",
                 devices=assign.devices if assign else (0,),
-                body=assign.body if assign else None,
+                body=assign.inbox_body if assign else None,
             )
         )
 

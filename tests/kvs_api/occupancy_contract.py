@@ -8,11 +8,13 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import DeletionRequested, TaskAssigned
+from cerebro.contract.parallel_plans import FUSED as FUSED_TECHNIQUE
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.rest import api
-from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.steps import AssignedMember, FusedAssignment
+from cerebro.contract.tasks.bodies import FusedTask, Position, TrainTask
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.tasks.gangs import Member
 from tests.kvs_api.bench import Bench, worker, worker_step
 
@@ -51,6 +53,20 @@ def gang(incarnation: str = "b") -> api.Assign:
     return api.Assign(
         task=GANG, attempt=1, worker="worker-0", incarnation="a", other_members=(other,), body=body
     )
+
+
+FUSED = tuple(f"fit-1/train/m0{number}/e1/p0" for number in range(3))
+
+
+def group(attempt_of_second: int = 1) -> api.Assign:
+    """Return the assignment of three sub-epochs as a fused group; the second has this attempt."""
+    plan = ParallelPlan(technique=FUSED_TECHNIQUE, params={"models": 4}, processes="one")
+    attempts = {key: attempt_of_second if key == FUSED[1] else 1 for key in FUSED}
+    others = tuple(
+        FusedAssignment(task=key, attempt=attempts[key], body=sub_epoch_body(key, plan)) for key in FUSED[1:]
+    )
+    body = sub_epoch_body(FUSED[0], plan)
+    return api.Assign(task=FUSED[0], attempt=1, worker="worker-0", incarnation="a", fused=others, body=body)
 
 
 class OccupancyContract:
@@ -204,3 +220,49 @@ class OccupancyContract:
         assert starts() == "done"
         assert bench.assign(task=C) == "done"
         assert bench.step("start", task=C) == "done"
+
+    def test_a_fused_group_is_assigned_completely_or_not_at_all(self, bench: Bench) -> None:
+        """A model that is being trained keeps the whole group away. The inbox has one entry, the log one event each."""
+        bench.store.register(worker("a"))
+        alone = api.Assign(
+            task=FUSED[1], attempt=1, worker="worker-0", incarnation="a", body=sub_epoch_body(FUSED[1], None)
+        )
+        assert bench.decide(alone) == ["done"]
+        assert bench.decide(group()) == ["refused"]
+        assert bench.revoke(task=FUSED[1]) == "done"
+        assert bench.decide(group()) == ["refused"]  # its second task needs another number
+        assert bench.decide(group(2)) == ["done"]
+        assert bench.decide(group(2)) == ["already"]
+        assigned = [e for e in bench.log() if isinstance(e, TaskAssigned)][1:]
+        assert [(e.task, e.attempt) for e in assigned] == [(FUSED[0], 1), (FUSED[1], 2), (FUSED[2], 1)]
+        assert {e.group for e in assigned} == {FusedGroup(id=f"{FUSED[0]}#1", size=3)}
+        item = bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1]
+        assert isinstance(item.body, FusedTask)
+        assert [each.task for each in item.body.members] == list(FUSED)
+
+    def test_a_fused_group_counts_as_one_attempt_until_its_last_task_has_ended(self, bench: Bench) -> None:
+        """Its tasks start and end in any order; the next attempt of the device waits for all."""
+        bench.store.register(worker("a"))
+        assert bench.decide(group()) == ["done"]
+        for _ in range(QUEUE_DEPTH - 1):
+            assert bench.assign(task=A) == "done"
+        assert bench.assign(task=B) == "refused"
+        for task in (FUSED[2], FUSED[0], FUSED[1]):
+            assert bench.step("start", task=task) == "done"
+        assert bench.step("commit", task=FUSED[0]) == "done"
+        assert bench.step("fail", task=FUSED[2]) == "done"
+        assert bench.step("start", task=A) == "refused"
+        assert bench.assign(task=B) == "refused"
+        assert bench.revoke(task=FUSED[1], force=True) == "done"
+        assert bench.step("start", task=A) == "done"
+        assert bench.assign(task=B) == "done"
+
+    def test_a_waiting_fused_group_starts_after_the_attempt_before_it(self, bench: Bench) -> None:
+        bench.store.register(worker("a"))
+        assert bench.assign(task=A) == "done"
+        assert bench.decide(group()) == ["done"]
+        assert bench.step("start", task=FUSED[1]) == "refused"
+        assert bench.step("start", task=A) == "done"
+        assert bench.step("commit", task=A) == "done"
+        assert bench.step("start", task=FUSED[1]) == "done"
+        assert bench.step("start", task=FUSED[0]) == "done"

@@ -144,6 +144,66 @@ class TrainTask(ModelTask):
     """Checkpoints of this model to keep after the commit. The worker removes the model's other ones."""
 
 
+class FusedMember(Contract):
+    """One attempt of a fused group.
+
+    Attributes:
+        task, attempt: as in `TaskAssigned`.
+        body: the sub-epoch, as it would be trained alone.
+    """
+
+    task: str
+    attempt: int
+    body: TrainTask
+
+
+class FusedTask(LateContract):
+    """Sub-epochs of several models that one process trains as one stack.
+
+    No task of an experiment has this kind: it is how a worker receives the `TrainTask` of each member. They have
+    the same run, code, epoch, partition, batch size, seed, parallel plan, and batch of the savepoint.
+    """
+
+    kind: Literal["fused"] = "fused"
+    members: tuple[FusedMember, ...] = Field(min_length=1)
+    """A member's number is its index. A model without others of its kind is alone in its group."""
+
+    @property
+    def first(self) -> TrainTask:
+        """The first member's sub-epoch, for the fields that all members share."""
+        return self.members[0].body
+
+    @property
+    def code(self) -> Sha256:
+        """See `ModelTask`."""
+        return self.first.code
+
+    @property
+    def archive(self) -> Sha256 | None:
+        """See `ModelTask`."""
+        return self.first.archive
+
+    @property
+    def misc(self) -> tuple[str, ...]:
+        """See `ModelTask`."""
+        return self.first.misc
+
+    @property
+    def experiment(self) -> str:
+        """See `ModelTask`."""
+        return self.first.experiment
+
+    @property
+    def dataset(self) -> str:
+        """See `ModelTask`."""
+        return self.first.dataset
+
+    @property
+    def fitted(self) -> FittedRef | None:
+        """See `EtlTask`."""
+        return self.first.fitted
+
+
 class VerificationTask(ModelTask):
     """Re-execution of a committed sub-epoch, for comparison. Its trained state is discarded."""
 
@@ -165,6 +225,8 @@ class VerificationTask(ModelTask):
     """Number of threads of the committed sub-epoch."""
     is_exact: bool
     """True if both workers compute the same bits."""
+    is_fused: bool = Field(False, exclude_if=lambda value: not value)
+    """True if the committed sub-epoch was trained in a fused group."""
     has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
     """As in `FitRequest`."""
     spare: tuple[str, ...] = ()
@@ -254,6 +316,7 @@ TaskBody = Annotated[
     EtlTask
     | FittingTask
     | TrainTask
+    | FusedTask
     | VerificationTask
     | EvaluateTask
     | PredictTask

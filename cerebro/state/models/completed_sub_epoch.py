@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.tasks.gangs import Member
 from cerebro.contract.tasks.results import Curve, CurvePoint, TaskResult
 from cerebro.state.tasks.keys import TaskKey
@@ -118,6 +119,10 @@ class CompletedSubEpoch(NamedTuple):
     curve: MetricCurve = _NO_CURVE
     validated: int = 0
     """Epoch of the validation metrics `train` had; 0 without."""
+    num_sharing: int = 1
+    """Number of attempts that shared the devices: those of its fused group."""
+    group: str = ""
+    """Id of its fused group; empty without one."""
 
     @classmethod
     def of(
@@ -150,6 +155,8 @@ class CompletedSubEpoch(NamedTuple):
             attempt.other_members,
             _packed_curve(result.curve) if result.curve else _NO_CURVE,
             result.validated,
+            attempt.num_sharing,
+            sys.intern(attempt.group.id) if attempt.group is not None else "",
         )
 
     def key(self, run: str, model: str) -> TaskKey:
@@ -177,6 +184,7 @@ class CompletedSubEpoch(NamedTuple):
             devices=self.devices,
             parallel_plan=self.parallel_plan,
             other_members=self.other_members,
+            group=FusedGroup(id=self.group, size=self.num_sharing) if self.group else None,
         )
 
     @property
@@ -204,6 +212,11 @@ class CompletedSubEpoch(NamedTuple):
     def seconds(self) -> float:
         """Seconds from `begun` to the commit."""
         return self.ended - self.begun
+
+    @property
+    def device_s(self) -> float:
+        """Its share of `seconds` on each of its devices."""
+        return self.seconds / self.num_sharing
 
 
 def _packed_curve(curve: Curve) -> MetricCurve:

@@ -130,8 +130,9 @@ _SUB_EPOCHS = Layout(
         "peak_bytes",
         "peak_gpu_bytes",
         "validated",
+        "num_sharing",
     ),
-    texts=("checkpoint.name", "checkpoint.checksum"),
+    texts=("checkpoint.name", "checkpoint.checksum", "group"),
     blobs=("curve.packed_points",),
 )
 _NAMES_AT = _SUMMARIES.shared.index("names")

@@ -92,7 +92,7 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     if task.key.kind == "etl" and run.kind != "etl":
         run.tasks.replicas[event.task] = task
     for member, devices in members:
-        member.open_tasks[event.task] = devices
+        member.open(event.task, devices, event.group)
     if model and task.key.kind == "train":
         model.busy, model.configs.active = event.task, event.config_version
     task.assign(event, worker.name)
@@ -132,8 +132,7 @@ def _close(
     is_running = task.state is TaskState.RUNNING
     trainee = model if task.key.kind == "train" else None
     for member, _ in members:
-        del member.open_tasks[event.task]
-        member.stale_tasks.discard(event.task)
+        member.close(event.task)
     del run.tasks.open[event.task]
     if model and model.busy == event.task:
         model.busy = None

@@ -1,9 +1,9 @@
 """Invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event. Changes nothing.
 
 Completeness: in each epoch a model trains on every partition once, alone or in a set. Isolation: one worker or gang
-trains a model at a time. Exclusive access: a device runs one sub-epoch at a time. All or nothing: a gang's workers
-get, start and lose an attempt together. Non-preemption: no running sub-epoch is revoked for another one; this needs
-no check, since open attempts can only end.
+trains a model at a time. Exclusive access: a device runs one sub-epoch, or those of one fused group, at a time. All or
+nothing: a gang's workers get, start and lose an attempt together. Non-preemption: no running sub-epoch is revoked for
+another one; this needs no check, since open attempts can only end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from cerebro.contract.events import TaskAssigned, TaskStarted
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.errors import IllegalEventError
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Dataset, Run, RunState
@@ -47,6 +48,8 @@ def check_assignment(
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
     for worker, devices in members:
         _check_place(event, worker, devices)
+    if event.group is not None:
+        _check_group(event, event.group, key, members[0][0])
     if (key.other_partitions or event.other_members) and key.other_partitions != tuple(
         m.partition for m in event.other_members
     ):
@@ -83,9 +86,25 @@ def _check_place(event: TaskAssigned, worker: Worker, devices: tuple[int, ...]) 
         raise IllegalEventError(
             f"{event.task} assigned to device {max(devices)} of {worker.name}, which has {worker.devices}"
         )
+    if event.group is not None and event.group.id in worker.groups.values():
+        return
     for slot in slots_of(devices):
         if len(found := worker.tasks_in(slot)) >= QUEUE_DEPTH:
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
+
+
+def _check_group(event: TaskAssigned, group: FusedGroup, key: TaskKey, worker: Worker) -> None:
+    """Check that a fused group trains one epoch of a run on one partition and one set of devices."""
+    plan = event.parallel_plan
+    if key.kind != "train" or event.other_members or plan is None or not 1 < group.size <= plan.fused_models:
+        raise IllegalEventError(
+            f"{event.task} assigned to a fused group of {group.size} by {plan and plan.label}"
+        )
+    for other, of_group in worker.groups.items():
+        known = TaskKey.parse(other)
+        is_alike = (known.run, known.epoch, known.partition) == (key.run, key.epoch, key.partition)
+        if of_group == group.id and not (is_alike and worker.open_tasks[other] == event.devices):
+            raise IllegalEventError(f"{event.task} assigned to the fused group of {other}")
 
 
 def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Members, model: Model) -> None:

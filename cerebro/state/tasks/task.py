@@ -24,6 +24,7 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.bodies import MEASURING
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.tasks.gangs import Member
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError
@@ -117,6 +118,13 @@ class Attempt:
     """How it uses the devices; `None`: one device, user code as written."""
     other_members: tuple[Member, ...] = ()
     """The other workers of a gang, which share the attempt."""
+    group: FusedGroup | None = None
+    """The fused group whose attempts share the devices."""
+
+    @property
+    def num_sharing(self) -> int:
+        """Number of attempts that share the devices, this one included."""
+        return self.group.size if self.group is not None else 1
 
     @property
     def has_failed(self) -> bool:
@@ -211,6 +219,7 @@ class Task:
                 if event.parallel_plan
                 else None,
                 other_members=event.other_members,
+                group=event.group,
             )
         )
         self.state = TaskState.ASSIGNED

@@ -41,19 +41,22 @@ class DeviceTime:
     def add(self, sub_epoch: CompletedSubEpoch) -> None:
         """Add a committed sub-epoch."""
         for worker, devices in sub_epoch.places:
-            self.trained_s[worker] = self.trained_s.get(worker, 0.0) + sub_epoch.seconds * len(devices)
+            self.trained_s[worker] = self.trained_s.get(worker, 0.0) + sub_epoch.device_s * len(devices)
             self.sub_epochs[worker] += 1
-            if sub_epoch.timings.start_s:
-                self.starts += [(worker, sub_epoch.started, sub_epoch.begun)] * len(devices)
+            start = (worker, sub_epoch.started, sub_epoch.begun)
+            # The attempts of a fused group share one start.
+            is_known = sub_epoch.num_sharing > 1 and start in self.starts[-sub_epoch.num_sharing :]
+            if sub_epoch.timings.start_s and not is_known:
+                self.starts += [start] * len(devices)
 
     def remove(self, lost: CompletedSubEpoch) -> None:
         """Undo `add`."""
         for worker, devices in lost.places:
-            self.trained_s[worker] -= lost.seconds * len(devices)
+            self.trained_s[worker] -= lost.device_s * len(devices)
             self.sub_epochs[worker] -= 1
             if not self.sub_epochs[worker]:
                 del self.sub_epochs[worker], self.trained_s[worker]
-            for _ in devices if lost.timings.start_s else ():
+            for _ in devices if lost.timings.start_s and lost.num_sharing == 1 else ():
                 self.starts.remove((worker, lost.started, lost.begun))
 
     def compact(self, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker], *, since: float) -> None:
@@ -62,7 +65,7 @@ class DeviceTime:
             joined = workers[worker].joined if worker in workers else 0.0
             known_join, known = self.compacted_s.get(worker, (joined, 0.0))
             begin = max(sub_epoch.started, joined, since)
-            spent = max(0.0, sub_epoch.ended - begin) * len(devices)
+            spent = max(0.0, sub_epoch.ended - begin) * len(devices) / sub_epoch.num_sharing
             self.compacted_s[worker] = joined, spent + (known if known_join == joined else 0.0)
 
     def add_taken(self, event: DevicesTaken) -> None:
