@@ -76,8 +76,7 @@ class Assign(LateContract):
     @property
     def inbox_body(self) -> TaskBody:
         """Body of the inbox entry: of one task, or of the members of a fused group."""
-        plan = self.parallel_plan
-        if not (isinstance(self.body, TrainTask) and plan is not None and plan.fused_models):
+        if not self.fused or not isinstance(self.body, TrainTask):
             return self.body
         first = FusedMember(task=self.task, attempt=self.attempt, body=self.body)
         others = (FusedMember(task=each.task, attempt=each.attempt, body=each.body) for each in self.fused)

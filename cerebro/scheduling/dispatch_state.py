@@ -176,6 +176,8 @@ class DispatchState:
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
         need = chosen.gpus if chosen.other_members else self.work.need[model][worker]
+        if chosen.group and self._first_of(chosen.group) is not None:
+            need = 0  # the first sub-epoch of the group has the GPUs
         started = Placement(
             worker,
             model,
@@ -184,6 +186,8 @@ class DispatchState:
             self.now,
             gpus=need,
             other_members=chosen.other_members,
+            group=chosen.group,
+            sharing=chosen.sharing,
         )
         for each, member in started.places:
             assert self.open[model] >> each & 1, f"model {model} does not need partition {each}"
@@ -193,8 +197,16 @@ class DispatchState:
     def release(self, model: int) -> None:
         """Reopen the model's running sub-epoch after a failure or release. Undoes `start` exactly."""
         placement = self.running.pop(model)
+        heir = self._first_of(placement.group) if placement.group and placement.gpus else None
+        if heir is not None:
+            self.running[heir] = self.running[heir]._replace(gpus=placement.gpus)
+            return
         for _, worker in placement.places:
             self.free[worker] += placement.gpus
+
+    def _first_of(self, group: str) -> int | None:
+        """Return a running model of a fused group; `None` without any."""
+        return next((model for model, placement in self.running.items() if placement.group == group), None)
 
     def finish(self, model: int, at: float | None = None) -> None:
         """Commit the model's running sub-epoch. After its last partition the next epoch opens."""

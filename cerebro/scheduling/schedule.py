@@ -22,6 +22,8 @@ class Placement(NamedTuple):
         gpus: GPUs of the worker, or of each worker of a gang.
         technique: name of the parallel plan's technique.
         other_members: (partition, worker) of each further member of a gang.
+        group: its fused group, whose sub-epochs share the GPUs; empty without one.
+        sharing: number of sub-epochs in the group at its start.
     """
 
     worker: int
@@ -33,6 +35,8 @@ class Placement(NamedTuple):
     gpus: int = 1
     technique: str = ""
     other_members: tuple[tuple[int, int], ...] = ()
+    group: str = ""
+    sharing: int = 1
 
     @property
     def seconds(self) -> float:

@@ -12,8 +12,8 @@ from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.steps import AssignedMember, FusedAssignment
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.tasks.gangs import Gang
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
@@ -84,16 +84,16 @@ class AssignmentDraft:
 
     def given_to(self, worker: str) -> list[str]:
         """Return the keys of the tasks that this decision assigns to `worker`."""
-        return [step.task for step in self.steps if step.worker == worker]
+        return [task for step in self.steps if step.worker == worker for task in step.tasks]
 
     def worker(self, name: str) -> Worker:
         """Return an alive worker by name."""
         return self._state.workers[name]
 
     def _assign(self, proposal: Proposal) -> None:
-        key, worker, devices, parallel_plan, body, _ = proposal
+        key, worker, devices, parallel_plan, body, _, fused = proposal
         task = self.run.task(key)
-        self._taken.add(str(key))
+        self._taken |= {str(key), *map(str, fused)}
         self.slots.take(worker, devices)
         self.steps.append(
             api.Assign(
@@ -103,8 +103,19 @@ class AssignmentDraft:
                 incarnation=self._state.workers[worker].incarnation,
                 devices=devices,
                 config_version=self._config_version(key),
+                fused=tuple(self._fused(other, parallel_plan) for other in fused),
                 body=body or self._body(worker, key, parallel_plan),
             )
+        )
+
+    def _fused(self, key: TaskKey, parallel_plan: ParallelPlan | None) -> FusedAssignment:
+        body = tasks.body(self._record, self._state, self.run, key, parallel_plan)
+        assert isinstance(body, TrainTask)
+        return FusedAssignment(
+            task=str(key),
+            attempt=self.run.task(key).attempt + 1,
+            config_version=self._config_version(key),
+            body=body,
         )
 
     def _body(self, worker: str, key: TaskKey, parallel_plan: ParallelPlan | None) -> TaskBody:

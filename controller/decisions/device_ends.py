@@ -44,7 +44,8 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     if not estimates.knows(fit.names.models[index], technique):
         return math.inf
     if not sub_epoch.other_members:
-        return sub_epoch.start + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
+        seconds = dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
+        return sub_epoch.start + seconds * sub_epoch.sharing
     rows = fit.mean_rows * sum(dispatch_state.sizes[partition] for partition, _ in sub_epoch.places)
     return sub_epoch.start + estimates.seconds(
         fit.names.models[index], fit.names.workers[sub_epoch.worker], rows=rows, technique=technique

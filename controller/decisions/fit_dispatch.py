@@ -329,10 +329,12 @@ class FitDispatch:
                 (self.names.partition(m.partition), self.names.worker(m.worker))
                 for m in assignment.other_members
             ),
+            group=assignment.group.id if assignment.group is not None else "",
+            sharing=assignment.group.size if assignment.group is not None else 1,
         )
         dispatch_state.start(placement, at=at)
         started = dispatch_state.running[placement.model]
-        if started.gpus != devices:  # the model has another parallel plan now
+        if started.gpus and started.gpus != devices:  # the model has another parallel plan now
             dispatch_state.free[placement.worker] += started.gpus - devices
             dispatch_state.running[placement.model] = started._replace(gpus=devices)
 

@@ -155,6 +155,7 @@ def preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: floa
             not has_saved
             or len(attempt.devices) != 1
             or task.key.other_partitions
+            or attempt.group is not None
             or model in fit.retries.out_of_memory
         ):
             continue

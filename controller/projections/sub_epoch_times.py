@@ -48,12 +48,14 @@ def technique_of(parallel_plan: ParallelPlan | None) -> str:
 def shown_by(sub_epoch: CompletedSubEpoch) -> tuple[int, float, float]:
     """Return (rows, their seconds, fixed seconds) of a sub-epoch.
 
-    Without the start of the process and imports, which happen once. Starting ranks counts as fixed.
+    Without the start of the process and imports, which happen once. Starting ranks counts as fixed. A sub-epoch of a
+    fused group counts with its share of the group's time.
     """
     seconds = sub_epoch.timings.compute_s or sub_epoch.ended - sub_epoch.started
     # Without a worker's times, all is one.
     fixed_s = sub_epoch.timings.load_s + sub_epoch.timings.save_s if sub_epoch.timings.compute_s else 0.0
-    return sub_epoch.rows - sub_epoch.resumed_rows, seconds, fixed_s
+    sharing = sub_epoch.num_sharing
+    return sub_epoch.rows - sub_epoch.resumed_rows, seconds / sharing, fixed_s / sharing
 
 
 class SubEpochTimes:

@@ -16,6 +16,7 @@ from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.contract.tasks.bodies import MEASURING, InspectTask, TrialTask
 from cerebro.contract.trials import AvailableDevices, DeviceKind
 from cerebro.state import Run, RunState, Task, TaskKey, Worker
+from cerebro.state.models.parallel_plans import parallel_plans_of
 from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.sources.task_source import Offer, Proposal
@@ -43,9 +44,13 @@ class Measurements:
         run, fit = self._run, self._fit
         if fit is None or run.state is not RunState.RUNNING:
             return
+        workers = [worker for worker in view.alive if worker.trains]
+        if awaits_groups(run) and not any(task.key.kind == "inspect" for task in run.tasks.open.values()):
+            able = [worker for worker in workers if not view.exclusions.stops_all(worker.name)]
+            yield from _Maker(self._record, run, fit, view, able).inspection()
+            return
         if run.fit_request.trials == "never" or _is_not_asked_for(run, view):
             return
-        workers = [worker for worker in view.alive if worker.trains]
         if not (run.counts.struck or run.tasks.exhausted) and all(worker.devices == 1 for worker in workers):
             return
         # Exclusions may change before the next decision, so they affect only the place of a trial.
@@ -70,6 +75,12 @@ class Measurements:
             return not run.has_known_end or bool(run.counts.active)
         # Stopped and failed models are not in `reached`.
         return min(run.counts.reached, default=math.inf) < run.fit_request.epochs
+
+
+def awaits_groups(run: Run) -> bool:
+    """True if models may train in fused groups, but it is not known yet which models are alike."""
+    is_unknown = run.trials.inspection is None and bool(run.models)
+    return is_unknown and any(plan.fused_models for plan in parallel_plans_of(run))
 
 
 _SHARE = 20

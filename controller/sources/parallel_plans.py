@@ -89,6 +89,11 @@ class ParallelPlans:
         return not self._chosen
 
     @property
+    def has_fused(self) -> bool:
+        """True if a model may train in a fused group."""
+        return any(plan.fused_models for options in self._options.values() for plan in options)
+
+    @property
     def choosing(self) -> Iterable[str]:
         """Names of the choosing models."""
         return (self._models[model] for model in self._chosen)

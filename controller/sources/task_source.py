@@ -24,6 +24,7 @@ class Proposal(NamedTuple):
         parallel_plan: plan of a sub-epoch; `None` for one device.
         body: task body, if the key does not determine it.
         gang: the workers of a sub-epoch on a set of partitions.
+        fused: keys of further sub-epochs that train with it as one stack.
     """
 
     key: TaskKey
@@ -32,6 +33,7 @@ class Proposal(NamedTuple):
     parallel_plan: ParallelPlan | None = None
     body: TaskBody | None = None
     gang: Gang | None = None
+    fused: tuple[TaskKey, ...] = ()
 
 
 class Offer(NamedTuple):

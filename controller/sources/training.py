@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from cerebro.contract.parallel_plans import SINGLE
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
@@ -17,6 +18,8 @@ from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.sub_epoch_choice import Choose
 from controller.exclusions.memory_retries import reserved, runs_alone
+from controller.sources.fused_groups import FusedGroups
+from controller.sources.measurement import awaits_groups
 from controller.sources.parallel_plans import as_sent
 from controller.sources.task_source import Offer, Proposal
 
@@ -44,7 +47,9 @@ class Training:
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
         """Yield sub-epochs for the offered devices."""
-        choose = self._chooser()
+        if awaits_groups(view.run) and any("inspect" in worker.kinds for worker in view.alive):
+            return
+        choose, groups = self._chooser(), FusedGroups(self._fit, view.run)
         depth, offered_devices = offer.depth, offer.offered_devices
         dispatch_state, slots = self._fit.dispatch_state, self._draft.slots
         room = {
@@ -76,8 +81,13 @@ class Training:
             parallel_plan = self._fit.parallel_plans.of(choice.model, choice.worker)
             assert parallel_plan is not None
             key = self._fit.key(choice)
-            self._dispatch_draft.start(choice)
-            yield Proposal(key, name, devices, as_sent(parallel_plan))
+            fused = tuple(groups.others(choice, parallel_plan)) if parallel_plan.fused_models else ()
+            group = str(key) if fused else ""
+            for each in (choice, *fused):
+                self._dispatch_draft.start(each._replace(group=group, sharing=1 + len(fused)))
+            if parallel_plan.fused_models and not fused:
+                parallel_plan = SINGLE  # faster than a stack of one model
+            yield Proposal(key, name, devices, as_sent(parallel_plan), fused=tuple(map(self._fit.key, fused)))
             if choice.model in self._fit.retries.out_of_memory:
                 self._draft.exclusions.add(runs_alone(name, key))
             room[choice.worker] = slots.num_free(

@@ -372,11 +372,19 @@ class VirtualWorkers:
         ]
 
     def _start_next(self, worker: _Worker) -> None:
-        while (item := _startable(worker)) is not None:
-            worker.queue.remove(item)
-            start = api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt)
-            outcomes = self._report(worker, [start])
-            if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
+        while items := _startable(worker):
+            worker.queue = [item for item in worker.queue if item not in items]
+            starts = [
+                api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt) for item in items
+            ]
+            outcomes = self._report(worker, starts)
+            started = [
+                item
+                for item, outcome in zip(items, outcomes, strict=bool(outcomes))
+                if outcome.outcome != "refused"
+            ]
+            for item in started:
+                assert item.body is not None
                 worker.running.append(item)
                 is_search = isinstance(item.body, SearchTask)
                 seconds = (
@@ -387,8 +395,10 @@ class VirtualWorkers:
                 if isinstance(item.body, TrainTask):
                     seconds *= 1 - _resumed(item.body) / self._rows(item)
                 self._paces[_name_of(item)] = self._now(), seconds
-                self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
                 self._save_later(worker, worker.identity, item)
+            if started:  # a fused group takes as long as its slowest model
+                last = max(self._paces[_name_of(item)][1] for item in started)
+                self._at(self._now() + last, partial(self._end, worker, worker.identity, started))
 
     def _save_later(self, worker: _Worker, identity: str, item: InboxItem) -> None:
         def save() -> None:
@@ -403,16 +413,21 @@ class VirtualWorkers:
     def _is_there(worker: _Worker, identity: str, item: InboxItem) -> bool:
         return worker.pod.is_up and worker.identity == identity and item in worker.running
 
-    def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
-        if not self._is_there(worker, identity, item) or item.body is None:
-            return
-        worker.running.remove(item)
-        failure = self._scenario.outcome(item.body, item.attempt, worker.name)
-        if isinstance(item.body, EtlTask) and failure is None:
-            worker.pod.disk.add(item.body.partition)
-        self._report(worker, [self._ending(item, item.body, worker.name, failure)])
-        self._dismiss(item)
-        self._start_next(worker)
+    def _end(self, worker: _Worker, identity: str, started: Sequence[InboxItem]) -> None:
+        items = [item for item in started if self._is_there(worker, identity, item)]
+        ends = []
+        for item in items:
+            assert item.body is not None
+            worker.running.remove(item)
+            failure = self._scenario.outcome(item.body, item.attempt, worker.name)
+            if isinstance(item.body, EtlTask) and failure is None:
+                worker.pod.disk.add(item.body.partition)
+            ends.append(self._ending(item, item.body, worker.name, failure))
+        if items:
+            self._report(worker, ends)
+            for item in items:
+                self._dismiss(item)
+            self._start_next(worker)
 
     def _ending(self, item: InboxItem, body: TaskBody, worker: str, failure: Failure | None) -> api.Report:
         named = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
@@ -493,19 +508,16 @@ class VirtualWorkers:
         return sum(body.gang.rows) if body.gang is not None else plan.partitions[body.partition]
 
 
-def _startable(worker: _Worker) -> InboxItem | None:
-    """Return the oldest queued task whose devices are idle and not awaited by an older task."""
-    taken = {
-        slot: worker.groups.get(_name_of(item), 0)
-        for item in worker.running
-        for slot in slots_of(item.devices)
-    }
+def _startable(worker: _Worker) -> list[InboxItem]:
+    """Return the oldest queued task, or fused group, whose devices are idle and not awaited by an older task."""
+    taken = {slot for item in worker.running for slot in slots_of(item.devices)}
     for item in worker.queue:
-        slots, group = slots_of(item.devices), worker.groups.get(_name_of(item), 0)
-        if all(slot not in taken or (group and taken[slot] == group) for slot in slots) and not item.member:
-            return item
-        taken |= dict.fromkeys(slots, group)
-    return None
+        slots, group = slots_of(item.devices), worker.groups.get(_name_of(item))
+        if taken.isdisjoint(slots) and not item.member:
+            members = [each for each in worker.queue if worker.groups.get(_name_of(each)) == group]
+            return members if group is not None else [item]
+        taken.update(slots)
+    return []
 
 
 def _name_of(item: InboxItem) -> tuple[str, str, int]:

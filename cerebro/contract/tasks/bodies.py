@@ -166,7 +166,7 @@ class FusedTask(LateContract):
 
     kind: Literal["fused"] = "fused"
     members: tuple[FusedMember, ...] = Field(min_length=1)
-    """A member's number is its index. A model without others of its kind is alone in its group."""
+    """A member's number is its index. One member is left if the others were cancelled while it waited."""
 
     @property
     def first(self) -> TrainTask:

@@ -65,7 +65,8 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     if is_doubtful and not (has_other and (is_last_attempt or traits.retry != "counted")):
         return False
     if failure.kind is FailureKind.OUT_OF_MEMORY:
-        was_alone = failure.memory_kind == "device" or bool(task.exhausted)
+        is_group = task.attempts[-1].group is not None  # the models of a fused group fit only one by one
+        was_alone = failure.memory_kind == "device" or bool(task.exhausted) or is_group
         if not is_last_attempt and not (has_other and was_alone):
             return False
     strike(model, parallel_plan, failure)
