@@ -7,7 +7,7 @@ evaluation that runs out of memory, and `verification.py` compares a re-executed
 in `cerebro.worker.training`. Which model trains where is decided in `controller`.
 """
 
-KINDS = ("train", "valid", "test", "predict", "verify")
+KINDS = ("train", "fused", "valid", "test", "predict", "verify")
 """Task kinds of `HANDLER`."""
 
 HANDLER = "model_hopper.handler"

@@ -29,6 +29,7 @@ from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
+    FusedTask,
     InspectTask,
     ModelTask,
     Position,
@@ -176,7 +177,7 @@ class Handler(BaseHandler):
         return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
 
     def _execute(self, body: TaskBody, attempt: int) -> TaskResult:
-        if isinstance(body, EtlTask | FittingTask | InspectTask | TrialTask | SearchTask):
+        if isinstance(body, EtlTask | FittingTask | FusedTask | InspectTask | TrialTask | SearchTask):
             raise SpecError(f"model_hopper does not execute tasks of kind {body.kind!r}")
         # Use the same number of threads on every worker, because another division of a sum rounds differently.
         torch.set_num_threads(self._context.cores)

@@ -19,6 +19,7 @@ from cerebro.contract.rest.api import YIELD_S
 from cerebro.contract.tasks.bodies import (
     EtlTask,
     FittingTask,
+    FusedTask,
     InspectTask,
     ModelTask,
     SearchTask,
@@ -32,7 +33,7 @@ from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.files.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, sub_epoch_of
 from cerebro.worker.agent.drain import Drain
-from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.lease import Lease, attempts_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess
@@ -42,6 +43,8 @@ from cerebro.worker.protocol.messages import (
     Done,
     Failed,
     FromChild,
+    GroupEnded,
+    MemberEnded,
     Preempted,
     Progress,
     Ready,
@@ -178,9 +181,9 @@ class AttemptRunner:
         """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was revoked")
-        if not self._has_preempted and (self._drain.is_requested or self._lease.release_reason):
+        if not self._has_preempted and (self._drain.is_requested or self._release_reason):
             self._has_preempted = True
-            why, left_s = self._lease.release_reason, YIELD_S
+            why, left_s = self._release_reason, YIELD_S
             if self._drain.is_requested:
                 why, left_s = self._drain.why, self._drain.remaining_s
             self._child.preempt(why, grace_s=left_s)
@@ -189,6 +192,11 @@ class AttemptRunner:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
+
+    @property
+    def _release_reason(self) -> str:
+        """Reason why the controller preempts the attempt, or ""."""
+        return self._lease.release_reason
 
     def _check_hang(self) -> Failure | None:
         """Check for a hang. A suspected hang dumps stacks to the log; a confirmed one ends the attempt."""
@@ -230,7 +238,7 @@ class AttemptRunner:
         ended, rank = self._child.describe_hang()
         where = "" if found else "; it did not say where it is, as one that waits for a disk cannot"
         failure = self._kill(FailureKind.HANG, f"{quiet}: {ended}{where}. {hint}")
-        is_idle = isinstance(self._item.body, ModelTask) and suspected.verdict == "idle"
+        is_idle = isinstance(self._item.body, ModelTask | FusedTask) and suspected.verdict == "idle"
         return failure.model_copy(update={"rank": rank, "traceback": found, "is_idle": is_idle})
 
     def _handled(self, message: FromChild) -> Answer | None:
@@ -247,16 +255,18 @@ class AttemptRunner:
                 self._child.is_ready = True
                 self._restart(time.monotonic())
             case Progress():
-                self._progress(self._point(message))
+                self._progress(self._point(message, self._item))
             case Saved():
-                self._saved(message.savepoint)
+                self._saved(message.savepoint, self._item)
             case Done():
                 return message.result
             case Failed():
                 return self._child.explained(message.failure)
             case Preempted():
                 return self._preempted()
-            case Rendezvous():  # a group has forwarded it; a single process has no ranks
+            case (
+                Rendezvous() | MemberEnded() | GroupEnded()
+            ):  # a group has forwarded it; a single process has no ranks
                 self._child.channel.refuse(message)
         return None
 
@@ -275,7 +285,7 @@ class AttemptRunner:
             hint = "That error is Cerebro's own: raise another one. The task's log has the traceback"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
-        why = self._drain.why or self._lease.release_reason or self._gang_leaves
+        why = self._drain.why or self._release_reason or self._gang_leaves
         return Failure(
             kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
         )
@@ -285,20 +295,20 @@ class AttemptRunner:
         """Reason why another worker of the gang requested the end, or ""."""
         return self._child.channel.leaving if isinstance(self._child, ChildGroup) else ""
 
-    def _saved(self, savepoint: Savepoint) -> None:
+    def _saved(self, savepoint: Savepoint, item: InboxItem) -> None:
         """Record a savepoint if it is from this attempt. User code may have written the message."""
         folder, _, name = savepoint.checkpoint.name.rpartition("/")
-        body = self._item.body
+        body = item.body
         if not isinstance(body, TrainTask) or folder != f"{body.experiment}/{body.run}/{body.model}":
             raise ValueError(folder)
         if (sub_epoch_of(name), savepoint_of(name)) != (
             body.sub_epoch,
-            (self._item.attempt, savepoint.batch),
+            (item.attempt, savepoint.batch),
         ):
             raise ValueError(name)
         self._has_saved = True
         self._restart(time.monotonic())
-        self._lease.save(savepoint)
+        self._lease.save(savepoint, item)
 
     def _next_check_s(self) -> float:
         now = time.monotonic()
@@ -317,9 +327,9 @@ class AttemptRunner:
         self._child.kill()
         return Failure(kind=kind, message=message)
 
-    def _point(self, message: Progress) -> LivePoint:
-        item = self._item
-        return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **message.model_dump())
+    def _point(self, message: Progress, item: InboxItem) -> LivePoint:
+        values = message.model_dump(exclude={"member"})
+        return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **values)
 
 
 def _kernel_wait_text(pid: int) -> str:
@@ -338,6 +348,9 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
         is_refused: True if the store never granted the attempt; then also remove its complete checkpoint and log.
     """
     body = item.body
+    if isinstance(body, FusedTask):
+        for attempt in attempts_of(item):
+            clear_up(volumes, attempt, is_refused=is_refused)
     if not isinstance(body, TrainTask):
         return
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)

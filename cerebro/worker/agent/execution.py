@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.tasks.bodies import (
     MEASURING,
     EtlTask,
     FittingTask,
+    FusedTask,
     InspectTask,
     ModelTask,
     SearchTask,
@@ -46,7 +48,8 @@ from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import MemberRun, Prepared
 from cerebro.worker.agent.gangs.remote import RemoteRank
-from cerebro.worker.agent.lease import Lease, name_of
+from cerebro.worker.agent.group_runner import GroupRunner
+from cerebro.worker.agent.lease import Lease, attempts_of, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.group_channel import Rank
@@ -141,20 +144,23 @@ class Execution:
         with suppress(OSError):  # a volume that does not answer keeps the files
             clear_up(self._settings.volumes, item, is_refused=True)
 
-    def run(self, item: InboxItem) -> Answer:
-        """Run a task after taking its lease.
+    def run(self, item: InboxItem) -> list[tuple[InboxItem, Answer]]:
+        """Run the attempts of an item after taking their leases. Return those that did not end before the others.
 
         Raises:
             SupersededError: another process has replaced this worker.
         """
-        answer = self._run(item)
+        return [(attempt, self._explained(answer, attempt)) for attempt, answer in self._run(item)]
+
+    def _explained(self, answer: Answer, item: InboxItem) -> Answer:
+        return self._explained_failure(answer, item) if isinstance(answer, Failure) else answer
+
+    def _explained_failure(self, answer: Failure, item: InboxItem) -> Failure:
+        """Complete any failure of an attempt, including those that prevented a start."""
         body = item.body
         is_by_parallel_plan = (
             isinstance(body, TrainTask) and (body.parallel_plan or SINGLE).label != SINGLE.label
         )
-        if not isinstance(answer, Failure):
-            return answer
-        # For any failure, including those that prevented a start.
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         if unreadable_rows.drop_damaged(answer, body, self._settings.volumes):
             self._shared.reports.changed()
@@ -183,12 +189,16 @@ class Execution:
         path = logs[failure.rank] if failure.rank is not None and failure.rank < len(logs) else logs[0]
         return apply_rules(failure, path, (*self._settings.failure_rules, *body.rules))
 
-    def _run(self, item: InboxItem) -> Answer:
+    def _run(self, item: InboxItem) -> list[tuple[InboxItem, Answer]]:
+        found = self._answers_or_failure(item)
+        return [(attempt, found) for attempt in attempts_of(item)] if isinstance(found, Failure) else found
+
+    def _answers_or_failure(self, item: InboxItem) -> list[tuple[InboxItem, Answer]] | Failure:
         try:
             if self._drain.is_requested and self._early is None:
                 reason = f"{self._drain.why} before this task began"
                 return Failure(kind=FailureKind.PREEMPTED, message=reason)
-            return self._answer(item)
+            return self._answers(item)
         except (RetryableError, PermanentError) as error:
             kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
             return Failure(kind=kind, message=str(error), volume=getattr(error, "path", ""))
@@ -283,28 +293,25 @@ class Execution:
             self._newest.close()
         self._newest = None
 
-    def _answer(self, item: InboxItem) -> Answer:
-        answer: Answer | None = None
+    def _answers(self, item: InboxItem) -> list[tuple[InboxItem, Answer]]:
+        answers: list[tuple[InboxItem, Answer]] | None = None
         try:
-            answer = self._follow(item)
-            return answer
+            answers = self._follow(item)
+            return answers
         finally:
+            failures = [answer for _, answer in answers or () if isinstance(answer, Failure)]
             self._shared.task_logs.end(self._task_logs(item))
             # Without an answer the process's state is unknown. After a bad row, ETL continues in new
             # processes.
-            is_bad_etl = isinstance(item.body, EtlTask | FittingTask) and isinstance(answer, Failure)
+            is_bad_etl = isinstance(item.body, EtlTask | FittingTask) and failures
             is_measured = item.body is not None and item.body.kind in MEASURING
             # With several ranks, a failure is reported before they end and free their devices.
-            is_bad_trial = (
-                is_measured and isinstance(answer, Failure) and isinstance(self._newest, ChildGroup)
-            )
+            is_bad_trial = is_measured and failures and isinstance(self._newest, ChildGroup)
             # A device error makes the process useless: every later call raises it again.
-            is_device = isinstance(answer, Failure) and (
-                answer.kind is FailureKind.DEVICE or answer.may_be_device
-            )
+            is_device = any(each.kind is FailureKind.DEVICE or each.may_be_device for each in failures)
             # The peak may include leftovers of earlier sub-epochs, which the next attempt must not see.
-            is_of_memory = isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY
-            if answer is None or is_bad_etl or is_bad_trial or is_device or is_of_memory:
+            is_of_memory = any(each.kind is FailureKind.OUT_OF_MEMORY for each in failures)
+            if answers is None or is_bad_etl or is_bad_trial or is_device or is_of_memory:
                 self._children.done(self._devices, is_spent=True)
             elif self._newest is not None and is_measured:
                 # A measurement must leave no device memory and no warm library for the next one.
@@ -313,13 +320,14 @@ class Execution:
             if is_of_memory:
                 self._children.end_idle("memory ran out")
 
-    def _follow(self, item: InboxItem) -> Answer:
+    def _follow(self, item: InboxItem) -> list[tuple[InboxItem, Answer]]:
         body, self.previous = item.body, None
         assert body is not None
         if self._early is not None:
             (_, child), self._early = self._early, None
         elif misfit := self._misfit(body):
-            return Failure(kind=FailureKind.NOT_APPLICABLE, message=misfit)
+            failure = Failure(kind=FailureKind.NOT_APPLICABLE, message=misfit)
+            return [(attempt, failure) for attempt in attempts_of(item)]
         else:
             received_at = time.monotonic()
             child = self._child_for(item)
@@ -331,27 +339,33 @@ class Execution:
             try:
                 self._send_task(child, item, codes, received_at)
             except OSError:
-                return child.reap()
+                failure = child.reap()
+                return [(attempt, failure) for attempt in attempts_of(item)]
         self._hint(child)
         limit_s = self._settings.etl_hang_timeout_s
         if isinstance(body, ModelTask | SearchTask):
             limit_s = body.hang_timeout_s
-        runner = AttemptRunner(
-            child,
-            item,
-            worker=self._settings.worker,
-            patience=Patience(limit_s, lambda: self._shared.gpu_share(self._devices)),
-            lease=self._lease,
-            drain=self._drain,
-            notification=self._mailbox,
-            on_notification=lambda: self._on_notification(child),
-        )
-        answer = runner.follow()
+        elif isinstance(body, FusedTask):
+            limit_s = body.first.hang_timeout_s
+        options: dict[str, Any] = {
+            "worker": self._settings.worker,
+            "patience": Patience(limit_s, lambda: self._shared.gpu_share(self._devices)),
+            "lease": self._lease,
+            "drain": self._drain,
+            "notification": self._mailbox,
+            "on_notification": lambda: self._on_notification(child),
+        }
+        if isinstance(body, FusedTask):
+            assert isinstance(child, ChildProcess)
+            explain = self._explained_failure
+            answers = GroupRunner(child, item, explain=explain, **options).follow_members()
+        else:
+            answers = [(item, AttemptRunner(child, item, **options).follow())]
         if not child.is_alive() and not self._lease.is_lost:
             clear_up(self._settings.volumes, item)
-        if isinstance(answer, TaskResult):
+        if not isinstance(body, FusedTask) and isinstance(answers[0][1], TaskResult):
             self.previous, self._tasks_before = body, child.tasks
-        return answer
+        return answers
 
     def _misfit(self, body: TaskBody) -> str:
         """Return why a parallel plan does not fit the assigned devices, or ""."""
@@ -373,7 +387,20 @@ class Execution:
         assert item.body is not None
         body, began = item.body, time.monotonic() if requested_at is None else requested_at
         self._shared.task_logs.begin(self._task_logs(item))
+        if isinstance(body, FusedTask):
+            self._share_log(item)
         child.run(body, item.attempt, codes, self._task_log(item), received_at=began)
+
+    def _share_log(self, item: InboxItem) -> None:
+        """Create one log for all attempts of a fused group, under the name of each."""
+        first = self._task_log(item)
+        with suppress(OSError):  # the process reports a log that cannot be written
+            first.parent.mkdir(parents=True, exist_ok=True)
+            first.touch()
+            for path in {self._task_log(attempt) for attempt in attempts_of(item)} - {first}:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                path.hardlink_to(first)
 
     def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
         first, ranks = self._task_log(item), 1 if item.body is None else _ranks(item.body)
@@ -455,6 +482,8 @@ def _members(child: ChildProcess | ChildGroup) -> tuple[ChildProcess, ...]:
 
 
 def _parallel_plan(body: TaskBody) -> ParallelPlan | None:
+    if isinstance(body, FusedTask):
+        return body.first.parallel_plan
     return body.parallel_plan if isinstance(body, TrainTask | TrialTask) else None
 
 

@@ -27,12 +27,13 @@ from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.member import decline
+from cerebro.worker.agent.lease import attempt_fields, attempts_of
 from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
 from cerebro.worker.agent.processes.children import ChildPool
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
-from cerebro.worker.agent.slot import Slot, attempt_fields
+from cerebro.worker.agent.slot import Slot
 from cerebro.worker.health.machine_checks import NodeChecker
 from cerebro.worker.health.stack_requests import StackReporter
 from cerebro.worker.upkeep.checkpoint_removal import Discarder
@@ -248,7 +249,12 @@ class Agent:
                 name="declining",
                 daemon=True,
             ).start()
-        steps = [api.Fail(**attempt_fields(item), failure=failure) for item in items if not item.member]
+        steps = [
+            api.Fail(**attempt_fields(attempt), failure=failure)
+            for item in items
+            if not item.member
+            for attempt in attempts_of(item)
+        ]
         try:
             # Send even without steps: a worker known to leave gets no more tasks.
             self._reports.send(steps)
@@ -274,7 +280,7 @@ class Agent:
     def _give_up(self) -> None:
         reason = f"{self._drain.why}; it was not done in time"
         failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
-        items = [item for slot in self._slots if (item := slot.lease.item) is not None]
+        items = [item for slot in self._slots for item in slot.lease.attempts]
         if items:
             self._reports.send([api.Fail(**attempt_fields(item), failure=failure) for item in items])
 
@@ -283,7 +289,7 @@ class Agent:
     def _report_regularly(self) -> None:
         # Also during a drain, because attempts still run under their leases.
         while self._is_report_due():
-            leases = [(slot, item) for slot in self._slots if (item := slot.lease.item) is not None]
+            leases = [(slot, item) for slot in self._slots for item in slot.lease.attempts]
             renewals: list[api.Report] = [api.Renew(**attempt_fields(item)) for _, item in leases]
             try:
                 outcomes = self._reports.send(renewals, self._housekeeping.newest_usage())

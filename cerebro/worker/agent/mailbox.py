@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from cerebro.contract.tasks.inbox import InboxItem
-from cerebro.worker.agent.lease import Named, name_of
+from cerebro.worker.agent.lease import Named, attempts_of, name_of, without
 
 
 class DeviceQueues:
@@ -126,13 +126,21 @@ class Mailbox(Notification):
 
     def remove(self, cancel: InboxItem) -> bool:
         """Drop the attempt that `cancel` names. Return False if it does not wait here."""
+        name, emptied = name_of(cancel), None
         with self._lock:
-            item = next((each for each in self._items if name_of(each) == name_of(cancel)), None)
-            if item is not None:
+            waiting = (each for each in self._items if name in map(name_of, attempts_of(each)))
+            item = next(waiting, None)
+            if item is None:
+                return False
+            left = without(item, {name})
+            if left is not None:  # other models of its fused group
+                self._items[self._items.index(item)] = left
+            else:
                 self._items.remove(item)
-        if item is not None:
-            self._queues.leave(item)
-        return item is not None
+                emptied = item
+        if emptied is not None:
+            self._queues.leave(emptied)
+        return True
 
     def next(self, behind: InboxItem | None = None) -> InboxItem | None:
         """Take the oldest item if it may start; otherwise return `None`.

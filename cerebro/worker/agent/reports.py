@@ -188,17 +188,21 @@ class Reports:
         """Send one request. Return the outcomes of the steps, in order."""
         steps = tuple(step for report in batch for step in report.steps)
         # Savepoints come first: an attempt may end in the same report.
-        saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
         ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
-        saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
+        unreported = [
+            (lease, step)
+            for lease in self._leases()
+            for step in lease.unreported
+            if name_of(step) not in ended
+        ]
         number, replicas = self._replicas.newest()
         request = api.ReportRequest(
             incarnation=self.incarnation,
             lease_s=self._settings.lease_s,
-            steps=(*saves.values(), *steps),
+            steps=(*(step for _, step in unreported), *steps),
             live=self._take_points(),
             checkpoint_free_bytes=self._free_bytes.newest()[1],
-            running=TASKS_BETWEEN.join(filter(None, (lease.described for lease in self._leases()))) or None,
+            running=TASKS_BETWEEN.join(each for lease in self._leases() for each in lease.described) or None,
             replicas=replicas if number > self._reported_replicas else None,
             leaving="" if self._drain.is_superseded else self._drain.why,
             usage=next((report.usage for report in batch if report.usage is not None), None),
@@ -211,11 +215,11 @@ class Reports:
         for step, outcome in zip(request.steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
-        for (lease, save), outcome in zip(saves.items(), answer.outcomes, strict=False):
-            lease.confirm_save(save)
-            if outcome.outcome != "refused":
-                self._on_saved(save)
-        return answer.outcomes[len(saves) :]
+        for (lease, reported), outcome in zip(unreported, answer.outcomes, strict=False):
+            lease.confirm(reported)
+            if outcome.outcome != "refused" and isinstance(reported, api.Save):
+                self._on_saved(reported)
+        return answer.outcomes[len(unreported) :]
 
     def _take_points(self) -> dict[str, tuple[LivePoint, ...]]:
         found: dict[str, tuple[LivePoint, ...]] = defaultdict(tuple)

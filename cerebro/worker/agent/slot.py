@@ -10,18 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from cerebro.contract.rest import api
 from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import RetryableError, ServerError
 from cerebro.runtime import logs
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.worker.agent.execution import Execution
-from cerebro.worker.agent.lease import Lease, Name, name_of
+from cerebro.worker.agent.lease import Lease, Name, attempt_fields, attempts_of, name_of, without
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.upkeep.checkpoint_removal import outdated_by
@@ -60,8 +61,7 @@ class Slot:
 
     def stacks(self, item: InboxItem) -> str | None:
         """Return the stacks of the running attempt `item`, or `None` if not here. Thread-safe."""
-        running = self.lease.item
-        if running is None or name_of(running) != name_of(item):
+        if name_of(item) not in map(name_of, self.lease.attempts):
             return None
         return self.execution.stacks()
 
@@ -80,34 +80,43 @@ class Slot:
     def _work(self) -> None:
         ended: InboxItem | None = None
         steps: list[api.Report] = []
-        outdated: tuple[Path, ...] = ()
+        outdated: list[tuple[Path, ...]] = []
         with self._shared.metrics.serving():
             while not self._drain.is_requested:
                 item = self.mailbox.next(behind=ended) if ended else self._await_item()
                 if item is not None and item.member:
                     self._join(item)
                     continue
-                if item is not None:
-                    steps.append(api.Start(**attempt_fields(item)))
+                attempts = attempts_of(item) if item is not None else ()
+                steps += [api.Start(**attempt_fields(attempt)) for attempt in attempts]
                 if not steps:
                     continue
                 if item is not None:
                     self.execution.begin_early(item)
                 outcomes = self._sent(steps)
-                if outcomes[0].outcome != "refused":
-                    self._shared.discarder.discard(outdated)
-                is_started = item is not None and outcomes[-1].outcome != "refused"
+                for outcome, paths in zip(outcomes, outdated, strict=False):
+                    if outcome.outcome != "refused":
+                        self._shared.discarder.discard(paths)
                 # Not earlier: the store refuses a start on a device that an older attempt occupies.
                 self._has_left(ended)
-                ended, steps, outdated = None, [], ()
-                if not is_started:
+                started = _started(item, outcomes[len(outcomes) - len(attempts) :])
+                ended, steps, outdated = None, [], []
+                if started is None:
                     self.execution.end_early()
                     self._has_left(item)
-                elif item is not None:
-                    ended, steps = item, [step := self._run(item)]
+                else:
+                    ended, ends = started, self._run(started)
+                    steps = [step for step, _ in ends]
                     # List files before the commit: after it other workers may write.
-                    if isinstance(step, api.Commit):
-                        outdated = outdated_by(self._shared.settings.volumes, item, step.result)
+                    outdated = [
+                        outdated_by(self._shared.settings.volumes, attempt, step.result)
+                        if isinstance(step, api.Commit)
+                        else ()
+                        for step, attempt in ends
+                    ]
+                    if not steps:  # all models of a fused group have left it
+                        self._has_left(ended)
+                        ended = None
             self._report_end(steps)
 
     def _sent(self, steps: list[api.Report]) -> tuple[api.StepOutcome, ...]:
@@ -141,8 +150,8 @@ class Slot:
                 item = self.mailbox.wait()
         return item
 
-    def _run(self, item: InboxItem) -> api.Report:
-        """Run an attempt whose lease was just granted. Return the step that ends it."""
+    def _run(self, item: InboxItem) -> list[tuple[api.Commit | api.Fail, InboxItem]]:
+        """Run the attempts of an item whose leases were just granted. Return the steps that end them."""
         key = TaskKey.parse(item.task)
         with _logged(item):
             began = time.monotonic()
@@ -150,16 +159,15 @@ class Slot:
             self.lease.begin(item)
             if key.kind == "etl":
                 self._shared.expect_models()
-            answer = self.execution.run(item)
+            answers = self.execution.run(item)
             seconds = time.monotonic() - began
-            self._shared.metrics.record_attempt(key.kind, answer, seconds)
-            if isinstance(answer, Failure):
-                log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
-            else:
-                log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
-        if isinstance(answer, Failure):
-            return api.Fail(**attempt_fields(item), failure=answer)
-        return api.Commit(**attempt_fields(item), result=answer)
+            for _, answer in answers:
+                self._shared.metrics.record_attempt(key.kind, answer, seconds)
+                if isinstance(answer, Failure):
+                    log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
+                else:
+                    log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
+        return [(_end(attempt, answer), attempt) for attempt, answer in answers]
 
     def _report_end(self, steps: list[api.Report]) -> None:
         """Report the end of the last attempt during a drain."""
@@ -170,14 +178,28 @@ class Slot:
             log.warning("the store does not know of the end of %s: %s", steps[0].task, error)
 
 
+def _started(item: InboxItem | None, outcomes: Sequence[api.StepOutcome]) -> InboxItem | None:
+    """Return the item with the attempts that the store has granted; `None` without any."""
+    if item is None:
+        return None
+    refused = {
+        name_of(attempt)
+        for attempt, outcome in zip(attempts_of(item), outcomes, strict=True)
+        if outcome.outcome == "refused"
+    }
+    return without(item, refused) if refused else item
+
+
+def _end(attempt: InboxItem, answer: TaskResult | Failure) -> api.Commit | api.Fail:
+    """Return the step that ends an attempt."""
+    if isinstance(answer, Failure):
+        return api.Fail(**attempt_fields(attempt), failure=answer)
+    return api.Commit(**attempt_fields(attempt), result=answer)
+
+
 def _logged(item: InboxItem) -> AbstractContextManager[None]:
     """Label log records of the block with this attempt."""
     key = TaskKey.parse(item.task)
     return logs.about(
         experiment=item.experiment, run=key.run, model=key.model, sub_epoch=item.task, attempt=item.attempt
     )
-
-
-def attempt_fields(item: InboxItem) -> dict[str, Any]:
-    """Return the fields that identify an attempt."""
-    return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}

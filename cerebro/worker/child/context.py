@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.bodies import FusedTask, TaskBody
 from cerebro.contract.tasks.checkpoints import Savepoint
 from cerebro.contract.tasks.results import TaskResult
-from cerebro.errors import PreemptedError, RetryableError
+from cerebro.errors import NotApplicableError, PreemptedError, RetryableError
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child.device_memory import DeviceMemory
+from cerebro.worker.child.members import Members
 from cerebro.worker.child.preemption import Preemption
 from cerebro.worker.child.rank_agreement import RankAgreement
 from cerebro.worker.child.rank_page import Action
@@ -50,6 +51,7 @@ class Context:
         start_up: start-up time of the task.
         user_code: decoded user code.
         preemption: the agent's request to leave the task.
+        members: members of the fused group, if the task is one.
         agreement: the task's ranks, and their common actions.
         on_preload: called with an expected task.
     """
@@ -70,7 +72,7 @@ class Context:
         self.device_memory = DeviceMemory(memory_bytes)
         self.start_up = StartUp()
         self.user_code = UserCode(volumes, self.start_up)
-        self.preemption, self.agreement = Preemption(), RankAgreement()
+        self.preemption, self.agreement, self.members = Preemption(), RankAgreement(), Members()
         self.on_preload: Callable[[TaskBody], None] = lambda body: None
         self._channel = channel
         self._last_report = 0.0
@@ -89,6 +91,7 @@ class Context:
         self._last_report = time.monotonic()
         self.start_up.begin(received_at)
         self.preemption.begin()
+        self.members.begin()
         self.agreement.begin(ranks)
 
     def progress(
@@ -100,8 +103,13 @@ class Context:
         batch: int = 0,
         values: Mapping[str, float] | None = None,
         final: bool = False,
+        member: int = 0,
     ) -> None:
-        """Report progress, at most every `PROGRESS_S` unless `final`. Only rank 0 reports."""
+        """Report progress, at most every `PROGRESS_S` unless `final`. Only rank 0 reports.
+
+        Args:
+            member: number of the member of a fused group.
+        """
         if not self.agreement.is_leader or not (final or self.is_progress_due()):
             return
         self._last_report = time.monotonic()
@@ -113,6 +121,7 @@ class Context:
                 batch=batch,
                 start_s=self.start_up.seconds,
                 values=dict(values or {}),
+                member=member,
             )
         )
 
@@ -134,6 +143,8 @@ class Context:
     def _handle(self, message: ToChild) -> None:
         if isinstance(message, Preload):
             self.on_preload(message.body)
+        elif isinstance(message, Preempt) and message.member is not None:
+            self.members.request_exit(message)
         elif isinstance(message, Preempt):
             self.preemption.request(message)
 
@@ -153,9 +164,9 @@ class Context:
             self._handle(message)
         raise RetryableError("the worker's agent is gone")
 
-    def saved(self, savepoint: Savepoint) -> None:
-        """Report a savepoint that another attempt can continue from."""
-        self._channel.send(Saved(savepoint=savepoint))
+    def saved(self, savepoint: Savepoint, member: int = 0) -> None:
+        """Report a savepoint that another attempt can continue from; `member` as in `progress`."""
+        self._channel.send(Saved(savepoint=savepoint, member=member))
 
     def agree(self, requested: Action) -> Action:
         """Agree with the other ranks on an action at this batch boundary; see `RankAgreement.agree`."""
@@ -225,6 +236,16 @@ class BaseHandler(ABC):
     @abstractmethod
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Execute one task. Exceptions become a `Failure`."""
+
+    def handle_group(self, task: FusedTask) -> None:
+        """Execute a fused group, and report the end of each member to `Context.members`.
+
+        An exception becomes the `Failure` of all members that have not ended.
+
+        Raises:
+            NotApplicableError: the models cannot be trained together.
+        """
+        raise NotApplicableError(f"this worker does not train {len(task.members)} models together")
 
     def preload(self, body: TaskBody) -> None:  # noqa: B027
         """Prepare for an expected task. Optional."""

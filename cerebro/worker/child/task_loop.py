@@ -22,8 +22,9 @@ from typing import TextIO
 
 from cerebro import errors
 from cerebro.contract.parallel_plans import MemoryKind
-from cerebro.contract.tasks.bodies import MEASURING, EtlTask
+from cerebro.contract.tasks.bodies import MEASURING, EtlTask, FusedTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.keras.backend import CORES
 from cerebro.runtime.isolation.metadata_guard import Supervisor
 from cerebro.runtime.numeric_settings import frozen_cache_bytes
@@ -47,6 +48,8 @@ from cerebro.worker.protocol.messages import (
     Failed,
     Forward,
     FreeMemory,
+    GroupEnded,
+    MemberEnded,
     NeedsOtherParent,
     Preempt,
     Preempted,
@@ -262,6 +265,8 @@ class Child:
             _redirect(message.log)
             self._sandbox.enter(message.body)
             body = message.body
+            if isinstance(body, FusedTask):
+                return self._group(body)
             is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
             result = self._handler.handle(body, message.attempt)
             if is_counted:
@@ -278,6 +283,27 @@ class Child:
             return Failed(failure=failure, failed_at=at)
         finally:
             _flush()
+
+    def _group(self, task: FusedTask) -> GroupEnded:
+        """Run a fused group. Each member's answer is sent when it ends."""
+        is_counted = memory.reset_peak()
+
+        def end(number: int, answer: TaskResult | BaseException) -> None:
+            sent: Done | Failed | Preempted
+            if isinstance(answer, TaskResult):
+                share = memory.peak_bytes() // len(task.members) if is_counted else 0
+                sent = Done(result=answer.model_copy(update={"peak_bytes": share}))
+            elif isinstance(answer, errors.PreemptedError):
+                sent = Preempted()
+            else:
+                failure = self._failure_of(answer)
+                _print(f"{task.members[number].body.model}: {failure.text}")
+                sent = Failed(failure=failure, failed_at=time.monotonic())
+            self._channel.send(MemberEnded(member=number, answer=sent))
+
+        self._context.members.begin(len(task.members), end)
+        self._handler.handle_group(task)
+        return GroupEnded()
 
 
 def _task_processes(

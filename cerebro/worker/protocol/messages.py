@@ -90,11 +90,13 @@ class Preempt(Contract):
 
     Attributes:
         reason: for people.
-        grace_s: seconds until the process is killed.
+        grace_s: seconds until the process is killed; for one member, the seconds it has for a savepoint.
+        member: number of the only member of a fused group that leaves; `None` for the whole task.
     """
 
     reason: str
     grace_s: float
+    member: NonNegativeInt | None = None
 
 
 class Rendezvous(Contract):
@@ -106,7 +108,7 @@ class Rendezvous(Contract):
 class Forward(Contract):
     """Send the agent this answer of an earlier task process, which has ended."""
 
-    answer: Done | Failed | Preempted
+    answer: Done | Failed | Preempted | GroupEnded
 
 
 class StartRank(Contract):
@@ -123,8 +125,9 @@ class Ready(Contract):
 
 
 class Progress(Contract):
-    """Progress of the running task; see `LivePoint`."""
+    """Progress of the running task, or of one member of a fused group; see `LivePoint`."""
 
+    member: NonNegativeInt = 0
     rows: NonNegativeInt
     rows_failed: NonNegativeInt
     total_rows: NonNegativeInt
@@ -134,9 +137,10 @@ class Progress(Contract):
 
 
 class Saved(Contract):
-    """A savepoint is complete."""
+    """A savepoint of the task, or of one member of a fused group, is complete."""
 
     savepoint: Savepoint
+    member: NonNegativeInt = 0
 
 
 class Done(Contract):
@@ -158,6 +162,17 @@ class Failed(Contract):
 
 class Preempted(Contract):
     """The task was left between two batches."""
+
+
+class MemberEnded(Contract):
+    """A member of a fused group has ended; the others continue."""
+
+    member: NonNegativeInt
+    answer: Done | Failed | Preempted
+
+
+class GroupEnded(Contract):
+    """All members of a fused group have ended."""
 
 
 # --- from another worker of a gang -----------------------------------------------------------------
@@ -218,9 +233,9 @@ class AgentGone(Contract):
     """The agent has closed the channel."""
 
 
-Answer = Done | Failed | Preempted
+Answer = Done | Failed | Preempted | GroupEnded
 ToChild = Run | Preload | FreeMemory | Preempt | Rendezvous | Forward
-FromChild = Ready | Progress | Saved | Rendezvous | Done | Failed | Preempted
+FromChild = Ready | Progress | Saved | Rendezvous | MemberEnded | Done | Failed | Preempted | GroupEnded
 ToMember = StartRank | Rendezvous
 FromMember = Ready | Done | Failed | Preempted | RankPosition | WorkerLeaves
 ToTaskProcess = Preload | ServeAgent
@@ -286,7 +301,9 @@ def _first_fault(error: ValidationError | RecursionError) -> str:
 
 
 TO_CHILD = Protocol[ToChild](Run, Preload, FreeMemory, Preempt, Rendezvous, Forward)
-FROM_CHILD = Protocol[FromChild](Ready, Progress, Saved, Rendezvous, Done, Failed, Preempted)
+FROM_CHILD = Protocol[FromChild](
+    Ready, Progress, Saved, Rendezvous, MemberEnded, Done, Failed, Preempted, GroupEnded
+)
 TO_MEMBER = Protocol[ToMember](StartRank, Rendezvous)
 FROM_MEMBER = Protocol[FromMember](Ready, Done, Failed, Preempted, RankPosition, WorkerLeaves)
 TO_TASK_PROCESS = Protocol[ToTaskProcess](Preload, ServeAgent)

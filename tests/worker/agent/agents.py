@@ -14,10 +14,11 @@ from pathlib import Path
 
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
-from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.parallel_plans import FUSED, ParallelPlan
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.rest import api
-from cerebro.contract.tasks.bodies import Position, TaskBody, TrainTask
+from cerebro.contract.steps import FusedAssignment
+from cerebro.contract.tasks.bodies import FusedTask, Position, TaskBody, TrainTask
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.kvs.client import KvsClient
@@ -169,6 +170,7 @@ class Agents:
         return key
 
     def assign(self, body: TaskBody, *, attempt: int, devices: tuple[int, ...]) -> None:
+        assert not isinstance(body, FusedTask)
         step = api.Assign(
             task=body.key,
             attempt=attempt,
@@ -178,6 +180,42 @@ class Agents:
             body=body,
         )
         assert self.bench.decide(step) == ["done"]
+
+    def give_group(self, *does: str, attempt: int = 1) -> list[str]:
+        """Assign sub-epochs of new models on one partition as a fused group; return their keys."""
+        plan = ParallelPlan(technique=FUSED, params={"models": len(does)}, processes="one")
+        bodies = [self._member(number, do, plan) for number, do in enumerate(does)]
+        first, *others = bodies
+        step = api.Assign(
+            task=first.key,
+            attempt=attempt,
+            worker="worker-0",
+            incarnation=self.incarnation(),
+            fused=tuple(FusedAssignment(task=each.key, attempt=attempt, body=each) for each in others),
+            body=first,
+        )
+        assert self.bench.decide(step) == ["done"]
+        return [body.key for body in bodies]
+
+    def _member(self, number: int, do: str, plan: ParallelPlan) -> TrainTask:
+        model = f"g{number:02}"
+        return TrainTask(
+            key=f"fit-1/train/{model}/e1/p0",
+            experiment="one",
+            run="fit-1",
+            model=model,
+            hyperparams={"do": do, "file": str(self.gate(number))},
+            code=SHA,
+            dataset="d",
+            seed=0,
+            hang_timeout_s=4 * HANG_S,
+            epoch=1,
+            partition=0,
+            sub_epoch=0,
+            position=Position(),
+            checkpoint=None,
+            parallel_plan=plan,
+        )
 
     def log(self, partition: int, attempt: int = 1) -> str:
         """Return the output of a task's process."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import FusedMember, FusedTask, TaskBody, TrainTask
 from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
 from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import NonFiniteMetricError, PreemptedError
@@ -25,7 +25,7 @@ if _NOTES := os.environ.get("NOTES"):
     with Path(_NOTES, "handler").open("a") as notes:
         notes.write(f"{os.getpid()}\n")
 
-KINDS = ("train",)
+KINDS = ("train", "fused")
 HANDLER = "tests.worker.agent.fake_handler"
 
 LOST_PEER = (
@@ -220,6 +220,42 @@ class Handler(BaseHandler):
             self._batches(do, Path(str(body.hyperparams["file"])))
         self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
         return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
+
+    def handle_group(self, task: FusedTask) -> None:
+        """Train all members until the file of each exists. Each acts as its hyperparameters say."""
+        members, batch = self._context.members, 0
+        print(f"a group of {len(task.members)}")  # noqa: T201 - user code prints
+        Path(str(task.first.hyperparams["file"])).with_suffix(".begun").write_text(str(os.getpid()))
+        while members.open:
+            batch += 1
+            self._context.listen()
+            exits, left_s = members.exits(), self._context.preemption.remaining_s
+            for number in members.open:
+                self._batch_of(task.members[number], number, batch, exits.get(number, left_s))
+                if number in exits:
+                    members.fail(number, PreemptedError("it was asked"))
+            self._context.raise_if_ending()
+            if all(
+                Path(str(task.members[number].body.hyperparams["file"])).exists() for number in members.open
+            ):
+                break
+            threading.Event().wait(0.01)
+        for number in members.open:
+            self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True, member=number)
+            members.finish(number, TaskResult(rows=5, metrics={"loss": float(number)}))
+
+    def _batch_of(self, member: FusedMember, number: int, batch: int, left_s: float | None) -> None:
+        do, model = member.body.hyperparams["do"], member.body.model
+        if do == "nan":
+            self._context.members.fail(number, NonFiniteMetricError("loss became nan"))
+        elif do == "ecc":
+            raise RuntimeError(ECC)
+        elif do == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "saves" and (batch == 2 or (left_s is not None and left_s > 2)):
+            place = f"u00000-e001-p{member.body.partition:04d}-a{member.attempt}.s{batch:06d}.pt"
+            reference = CheckpointRef(name=f"one/fit-1/{model}/{place}", checksum="-", size=1)
+            self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=batch), member=number)
 
     def _save(self, body: TrainTask, attempt: int) -> None:
         """Train until a file exists, with a savepoint before batch 2 and at preemption if time permits."""

@@ -18,6 +18,7 @@ from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
+    FusedTask,
     InspectTask,
     Position,
     PredictTask,
@@ -233,6 +234,7 @@ class Worker:
         return common | {"seed": 5, "hang_timeout_s": 4 * LIMIT_S}
 
     def _give(self, body: TaskBody) -> str:
+        assert not isinstance(body, FusedTask)
         self.agents.assign(body, attempt=1, devices=(0,))
         return body.key
 

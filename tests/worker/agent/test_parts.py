@@ -241,7 +241,7 @@ def test_an_internal_error_of_the_agent_fails_only_its_attempt(
         raise problem
 
     monkeypatch.setattr(execution, "_follow", fail)
-    failure = execution.run(item())
+    ((_, failure),) = execution.run(item())
     assert isinstance(failure, Failure)
     assert failure.kind is kind
     assert str(problem).encode("ascii", "backslashreplace").decode() in failure.message

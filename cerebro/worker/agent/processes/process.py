@@ -222,9 +222,9 @@ class ChildProcess:
         """True while it runs."""
         return self.end >= 0 and self._process.poll() is None
 
-    def preempt(self, reason: str, *, grace_s: float) -> None:
-        """Ask the task to leave at its next batch or row; see `Preempt`. The channel receives the answer."""
-        self.send(Preempt(reason=reason, grace_s=grace_s))
+    def preempt(self, reason: str, *, grace_s: float, member: int | None = None) -> None:
+        """Ask the task, or one member of its fused group, to leave; see `Preempt`. The channel receives the answer."""
+        self.send(Preempt(reason=reason, grace_s=grace_s, member=member))
 
     def describe_hang(self) -> tuple[str, int | None]:
         """Describe the outcome of its hang; a single process has no rank."""
