@@ -46,15 +46,15 @@ class Wait(Execution):
     def end_early(self) -> None:
         """Do nothing."""
 
-    def run(self, item: InboxItem) -> TaskResult | Failure:
+    def run(self, item: InboxItem) -> list[tuple[InboxItem, TaskResult | Failure]]:
         """Wait for the rest of the time; a partition is ready at once."""
         if isinstance(item.body, EtlTask):
             self._new_slot.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
-            return TaskResult(rows=ROWS)
+            return [(item, TaskResult(rows=ROWS))]
         begun, self._begun, self.previous = self._begun or time.monotonic(), None, item.body
         time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
         checkpoint = CheckpointRef(name=f"{item.task}-a{item.attempt}.pt", checksum="0" * 16, size=1)
-        return TaskResult(rows=ROWS, metrics={"loss": 1.0}, checkpoint=checkpoint)
+        return [(item, TaskResult(rows=ROWS, metrics={"loss": 1.0}, checkpoint=checkpoint))]
 
 
 class Idler(Agent):

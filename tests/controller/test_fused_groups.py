@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -21,6 +22,9 @@ from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_fit_dispatch import told_step_by_step
+
+_FAULTS = [kind for kind in FailureKind if not kind.traits.fails_run and kind is not FailureKind.PREEMPTED]
+"""Failures of one model or worker. A worker that reports a preemption by itself gets no more tasks."""
 
 DEVICE = DeviceKind(kind="gpu", name="virtual")
 
@@ -67,7 +71,7 @@ def groups_of(simulation: Simulation) -> list[list[str]]:
     return [*found.values()]
 
 
-def assert_groups_are_sound(log: list[Event]) -> None:
+def assert_groups_are_sound(log: Sequence[Event]) -> None:
     """At every moment, a device runs one attempt or one group, and a group has one epoch and partition."""
     running: defaultdict[tuple[str, int], dict[tuple[str, int], str]] = defaultdict(dict)
     assigned: dict[tuple[str, int], TaskAssigned] = {}
@@ -100,7 +104,7 @@ def assert_groups_are_sound(log: list[Event]) -> None:
     outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=4),
     faults=st.dictionaries(
         st.tuples(st.integers(0, 6), st.integers(0, 8)),
-        st.sampled_from([kind for kind in FailureKind if not kind.traits.fails_run]),
+        st.sampled_from(_FAULTS),
         max_size=4,
     ),
     times=st.randoms(use_true_random=False),

@@ -174,6 +174,11 @@ class FusedTask(LateContract):
         return self.members[0].body
 
     @property
+    def key(self) -> str:
+        """Key of the first member's task."""
+        return self.first.key
+
+    @property
     def code(self) -> Sha256:
         """See `ModelTask`."""
         return self.first.code

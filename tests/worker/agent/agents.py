@@ -18,7 +18,7 @@ from cerebro.contract.parallel_plans import FUSED, ParallelPlan
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.rest import api
 from cerebro.contract.steps import FusedAssignment
-from cerebro.contract.tasks.bodies import FusedTask, Position, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import Position, TaskBody, TrainTask
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.kvs.client import KvsClient
@@ -170,7 +170,6 @@ class Agents:
         return key
 
     def assign(self, body: TaskBody, *, attempt: int, devices: tuple[int, ...]) -> None:
-        assert not isinstance(body, FusedTask)
         step = api.Assign(
             task=body.key,
             attempt=attempt,

@@ -18,7 +18,6 @@ from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
-    FusedTask,
     InspectTask,
     Position,
     PredictTask,
@@ -234,7 +233,6 @@ class Worker:
         return common | {"seed": 5, "hang_timeout_s": 4 * LIMIT_S}
 
     def _give(self, body: TaskBody) -> str:
-        assert not isinstance(body, FusedTask)
         self.agents.assign(body, attempt=1, devices=(0,))
         return body.key
 

@@ -40,6 +40,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Done": {"result": {"rows": 64, "metrics": {"loss": float("inf")}}},
     "Failed": FAILED,
     "Preempted": {},
+    "MemberEnded": {"member": 3, "answer": FAILED},
+    "GroupEnded": {},
     "RankPosition": {"batch": 3, "operations": 7},
     "WorkerLeaves": {"reason": "SIGTERM", "grace_s": 30.0},
     "ServeAgent": {"unread": "\n{", "codes": CODES},
