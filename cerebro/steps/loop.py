@@ -50,7 +50,7 @@ def train(
         with autocast(models, options):
             returned = spec.training_step(models, batch, hyperparams)
         loss, metrics = checked_loss(returned)
-        optimization.backward(loss, is_step=_is_step(dataloader, first_step, options.accumulate))
+        optimization.backward(loss, is_step=is_step(dataloader, first_step, options.accumulate))
         dataloader.report(
             **averages.add(total["metrics"], metrics, rows_of(batch, dataloader), "training_step")
         )
@@ -108,8 +108,11 @@ def autocast(models: Sequence[nn.Module], options: Options) -> AbstractContextMa
     return torch.autocast(device_of(models).type, dtype=_DTYPES[options.precision])
 
 
-def checked_loss(returned: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
+def checked_loss(returned: Any, *, is_stacked: bool = False) -> tuple[torch.Tensor, Mapping[str, Any]]:
     """Return the loss, and all metrics including the loss, of the result of `training_step`.
+
+    Args:
+        is_stacked: True under `torch.vmap`, where a tensor does not show whether it needs a gradient.
 
     Raises:
         SpecError: it has no loss that can be differentiated.
@@ -127,7 +130,7 @@ def checked_loss(returned: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
             f"training_step() returned a loss of shape {tuple(loss.shape)}, expected one element: take its mean, "
             "loss.mean()"
         )
-    if not loss.requires_grad:
+    if not is_stacked and not loss.requires_grad:
         raise SpecError(
             "training_step() returned a loss that needs no gradient: compute it from the outputs of the models, "
             "without detach(), item() or torch.no_grad(), and leave requires_grad of some parameters True"
@@ -144,7 +147,7 @@ def rows_of(batch: Any, dataloader: DataLoader) -> int:
     return batch.shape[0] if isinstance(batch, torch.Tensor) else len(batch)
 
 
-def _is_step(dataloader: DataLoader, first_step: int, accumulate: int) -> bool:
+def is_step(dataloader: DataLoader, first_step: int, accumulate: int) -> bool:
     """Return True if the current batch completes an optimizer step."""
     batches = dataloader.step - first_step + 1
     return batches % accumulate == 0 or batches == len(dataloader)

@@ -50,12 +50,13 @@ class SubEpochChecks:
         self._stepped: dict[int, torch.optim.Optimizer] = {}
 
     def __enter__(self) -> None:
-        self._hook = register_optimizer_step_post_hook(self._on_step)
+        self._hook = register_optimizer_step_post_hook(self.record_step)
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
 
-    def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def record_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Record that an optimizer took a step; torch calls it after `Optimizer.step`."""
         self._stepped[id(optimizer)] = optimizer
 
     def warnings(self, loader: DataLoader) -> list[str]:
