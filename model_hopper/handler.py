@@ -12,9 +12,9 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
+    FusedMember,
     FusedTask,
     InspectTask,
     ModelTask,
@@ -45,12 +46,22 @@ from cerebro.contract.tasks.results import MAX_WARNINGS, TaskResult, Timings, Ve
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.prefetch_tuning import ReadingAhead
-from cerebro.errors import CerebroError, CheckpointCorruptError, NonFiniteMetricError, SpecError
+from cerebro.errors import (
+    CerebroError,
+    CheckpointCorruptError,
+    NonFiniteMetricError,
+    PreemptedError,
+    RetryableError,
+    SpecError,
+)
+from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
+from cerebro.steps.spec import StepSpec
 from cerebro.worker.child.context import PROGRESS_S, BaseHandler, Context
+from cerebro.worker.child.memory_errors import whose_memory
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.savepoints import Savepoints, Write
@@ -80,6 +91,7 @@ from cerebro.worker.training.sub_epoch import (
 )
 from cerebro.worker.training.trainee import Trainee
 from cerebro.worker.training.warm_up import warm_up, warm_up_before_fork
+from model_hopper.group_training import GroupAccess, GroupTraining, require_stackable
 from model_hopper.memory_fallback import EvaluationSetting, evaluate_with_fallback, fallback_settings
 from model_hopper.savepoint_timing import SavepointTiming
 from model_hopper.verification import compare_metrics, compare_states
@@ -115,6 +127,8 @@ class Handler(BaseHandler):
         self._loader = ThreadPoolExecutor(1)
         self._preloaded: tuple[CheckpointRef, _Preloaded] | None = None
         self._savepoint_timing = SavepointTiming(context)
+        self._member = 0
+        """Number of the fused group's member that trains alone; 0 for other tasks."""
         with suppress(Exception):  # user code may have patched torch
             warm_up()
 
@@ -160,13 +174,19 @@ class Handler(BaseHandler):
             attempt: number of the attempt. It is part of the checkpoint's name, so two attempts never write the same
                 file.
         """
+        with self._checked_devices():
+            result = self._execute(body, attempt)
+        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
+
+    @contextmanager
+    def _checked_devices(self) -> Iterator[None]:
         if self._context.has_gpu:
             require_gpu(self._device)
         for gpu in _gpus():
             torch.cuda.reset_peak_memory_stats(gpu)
         try:
             try:
-                result = self._execute(body, attempt)
+                yield
             finally:  # damaged rows come before errors of user code
                 for rows in self._mapped.values():
                     rows.require_unchanged()
@@ -174,7 +194,64 @@ class Handler(BaseHandler):
             if peak_gpu_bytes := _peak_gpu_bytes():
                 error.peak_gpu_bytes = peak_gpu_bytes  # type: ignore[attr-defined]
             raise
-        return result.model_copy(update={"peak_gpu_bytes": _peak_gpu_bytes()})
+
+    def handle_group(self, task: FusedTask) -> None:
+        """Train the members of a fused group as a stack, or one after another if they cannot be stacked."""
+        torch.set_num_threads(self._context.cores)
+        first = task.first
+        for member in task.members:
+            self._make_folder(member.body)
+        with self._checked_devices():
+            spec = self._context.user_code.spec(first.code, first.misc, first.fitted)
+            timings = Timings(start_s=self._context.start_up.finish())
+            try:
+                self._train_stack(require_stackable(spec), task, timings)
+            except Exception as error:
+                if whose_memory(error) is not None or isinstance(error, RetryableError):
+                    raise
+                # Without the stack, each model gets its own error.
+                log.warning("the models train one after another: %s", line_of(error))
+                for number in self._context.members.open:
+                    self._train_alone(spec, task.members[number], number, timings)
+
+    def _train_stack(self, spec: StepSpec, task: FusedTask, timings: Timings) -> None:
+        access = GroupAccess(
+            device=self._device,
+            restore=lambda body: self._trainee(spec, body, None),
+            loader=lambda body, batch: self._train_loader(
+                body, SubEpochShare(partition=body.partition, share=(0, 1)), self._device, batch
+            ),
+            frozen_layers=self._frozen_layers,
+            save=lambda body, attempt, trainee: trainee.save(
+                self._volumes.checkpoints, self._name(body, attempt)
+            ),
+            savepoint_writer=self._savepoint_writer,
+        )
+        GroupTraining(
+            spec, task.members, self._context, access, self._savepoint_timing, timings=timings
+        ).train()
+
+    def _train_alone(self, spec: SubEpochSpec, member: FusedMember, number: int, timings: Timings) -> None:
+        began = time.monotonic()
+        self._member = number
+        try:
+            self._context.device_memory.begin()
+            trainee, resumed = self._trainee(spec, member.body, None)
+            self._context.device_memory.count_peak_anew()
+            timings = timings.model_copy(update={"load_s": time.monotonic() - began})
+            result = self._train(spec, member.body, member.attempt, trainee, resumed=resumed, timings=timings)
+        except PreemptedError as error:
+            if self._context.preemption.is_requested:
+                raise
+            self._context.members.fail(number, error)
+        except Exception as error:
+            if whose_memory(error) is not None or isinstance(error, RetryableError):
+                raise
+            self._context.members.fail(number, error)
+        else:
+            self._context.members.finish(number, result)
+        finally:
+            self._member = 0
 
     def _execute(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask | FittingTask | FusedTask | InspectTask | TrialTask | SearchTask):
@@ -234,19 +311,11 @@ class Handler(BaseHandler):
         # A resumed sub-epoch keeps its number of threads, also on a worker with more or fewer cores.
         threads = resumed["threads"] if resumed else self._context.cores
         torch.set_num_threads(threads)
-        loader = share.loader(
-            self._rows(body.dataset, "train", (share.partition,)),
-            hyperparams=body.hyperparams,
-            seed=_order_seed(body, share.partition),
-            model=body.model,
-            device=trainee.device or self._device,
-            first=first,
-            reading=self._reading,
-        )
+        loader = self._train_loader(body, share, trainee.device or self._device, first)
         self._savepoint_timing.begin(began)
         savepoints = Savepoints(
             trainee,
-            write=self._savepoint_writer(body, attempt, trainee),
+            write=self._savepoint_writer(body, attempt, trainee, self._member),
             resumed=resumed,
             validation=body.validation,
         )
@@ -282,7 +351,14 @@ class Handler(BaseHandler):
         # Report even without values if earlier batches reported some: saving takes time and is no batch.
         if values or trained - began > PROGRESS_S:
             total = loader.num_rows
-            self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
+            self._context.progress(
+                rows=total,
+                total_rows=total,
+                batch=len(feed),
+                values=values,
+                final=True,
+                member=self._member,
+            )
         curve = recorder.curve() if recorder is not None else None
         reference = trainee.save(self._volumes.checkpoints, self._name(body, attempt))
         durations = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
@@ -298,6 +374,19 @@ class Handler(BaseHandler):
             curve=curve,
             warnings=tuple(trainee.warnings[:MAX_WARNINGS]),
             validated=feed.validation.epoch + 1 if feed.validation else 0,
+        )
+
+    def _train_loader(
+        self, body: TrainTask, share: SubEpochShare, device: str | torch.device, first: int
+    ) -> PartitionLoader:
+        return share.loader(
+            self._rows(body.dataset, "train", (share.partition,)),
+            hyperparams=body.hyperparams,
+            seed=_order_seed(body, share.partition),
+            model=body.model,
+            device=device,
+            first=first,
+            reading=self._reading,
         )
 
     def _verification(self, spec: SubEpochSpec, body: VerificationTask, timings: Timings) -> TaskResult:
@@ -408,12 +497,12 @@ class Handler(BaseHandler):
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
 
-    def _savepoint_writer(self, body: TrainTask, attempt: int, trainee: Trainee) -> Write:
+    def _savepoint_writer(self, body: TrainTask, attempt: int, trainee: Trainee, member: int = 0) -> Write:
         def write(state: State, batch: int, rows: int) -> None:
             name = savepoint_file(checkpoint=self._name(body, attempt), batch=batch)
             reference = trainee.save(self._volumes.checkpoints, name, state)
             if reference is not None:
-                self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows))
+                self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows), member)
 
         return write
 
@@ -529,11 +618,15 @@ class Handler(BaseHandler):
             self._context.listen()
             # The committed attempt already reported these values.
             new_values = {} if is_verification else values
-            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values)
+            self._context.progress(
+                rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values, member=self._member
+            )
             if rows < loader.num_rows:
                 if savepoints is not None and not is_verification and batch > loader.first:
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
+                if self._member in self._context.members.exits():
+                    raise PreemptedError("the member was asked to leave its group")
 
         feed = InstrumentedLoader(
             loader,
@@ -545,9 +638,12 @@ class Handler(BaseHandler):
             savepoints=savepoints,
             recorder=recorder,
         )
-        cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
-        feed.frozen_layers = FrozenLayers(loader, cache, self._context.pause)
+        feed.frozen_layers = self._frozen_layers(body, loader)
         return feed
+
+    def _frozen_layers(self, body: ModelTask, loader: PartitionLoader) -> FrozenLayers:
+        cache = OutputCache(self._volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
+        return FrozenLayers(loader, cache, self._context.pause)
 
 
 def _order_seed(body: TrainTask | VerificationTask, partition: int) -> int:

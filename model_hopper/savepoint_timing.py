@@ -37,16 +37,25 @@ class SavepointTiming:
 
         With several ranks, rank 0 decides and all take it at the same batch.
         """
-        is_wanted = self._context.agreement.is_leader and self._is_wanted(savepoints, batch, loader)
+        is_wanted = self._context.agreement.is_leader and self.is_wanted(savepoints, batch, loader)
         if self._context.ranks is not None:
             wanted = Action.SAVE if self._context.preemption.remaining_s is None else Action.SAVE | Action.END
             is_wanted = Action.SAVE in self._context.agree(wanted if is_wanted else Action(0))
         if is_wanted:
-            began = time.monotonic()
-            is_taken = savepoints.take(batch, rows)
-            self._timer.tried(began, time.monotonic(), is_taken=is_taken)
+            self.take(savepoints, batch, rows)
 
-    def _is_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
+    def take(self, savepoints: Savepoints, batch: int, rows: int) -> None:
+        """Take a savepoint, if possible, and measure it."""
+        began = time.monotonic()
+        is_taken = savepoints.take(batch, rows)
+        self._timer.tried(began, time.monotonic(), is_taken=is_taken)
+
+    def fits(self, left_s: float) -> bool:
+        """Return True if a savepoint fits into the remaining seconds."""
+        return self._timer.fits(left_s)
+
+    def is_wanted(self, savepoints: Savepoints, batch: int, loader: PartitionLoader) -> bool:
+        """Return True if a savepoint is due, or if the task is preempted and has time for one."""
         timer, now, left_s = self._timer, time.monotonic(), self._context.preemption.remaining_s
         if left_s is not None:
             return timer.fits(left_s)
