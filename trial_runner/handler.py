@@ -26,12 +26,13 @@ from cerebro.data.partitions import read_manifest
 from cerebro.errors import DataError, NotApplicableError, ShardCorruptError, SpecError
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.spec import SubEpochSpec
-from cerebro.techniques import Group, resolve
+from cerebro.techniques import Fused, Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.fingerprint import fingerprint
 from cerebro.worker.child.context import BaseHandler
 from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.sub_epoch import default_device, require_gpu
+from trial_runner.fused_trial import FusedTrial
 from trial_runner.inspection import inspect
 from trial_runner.trial import Trial
 
@@ -84,7 +85,8 @@ class Handler(BaseHandler):
         try:
             memory = self._context.device_memory
             cache = OutputCache(volumes.frozen_outputs, body.dataset, self._context.frozen_cache_bytes)
-            trial = Trial(spec, body, technique, group, rows, device_memory=memory, cache=cache)
+            kind = FusedTrial if technique.name == Fused.name else Trial
+            trial = kind(spec, body, technique, group, rows, device_memory=memory, cache=cache)
             outcome = trial.run(folder, name)
         finally:
             group.leave()

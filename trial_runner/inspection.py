@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,7 +19,7 @@ from cerebro.contract.tasks.bodies import InspectTask
 from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup
 from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
-from cerebro.techniques import ModelFacts
+from cerebro.techniques import Fused, ModelFacts
 from cerebro.techniques.named import KINDS, resolve
 from cerebro.worker.training.facts import (
     create_on_meta,
@@ -28,6 +28,7 @@ from cerebro.worker.training.facts import (
     hints_of,
     relevant_hyperparams,
 )
+from cerebro.worker.training.fused.structure import not_stackable
 from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,10 @@ def inspect(
         opened: returns a user's technique by its hash.
         keyed_by: facts that decide the outcome of a trial, other than the model's; `None` disables the cache.
     """
-    groups = grouped(spec, body.models, seed=body.seed)
     offers = offered(body.techniques, opened)
+    # Groups for stacks are smaller, so other techniques would need more trials.
+    is_for_stacks = body.techniques is not None and any(each.technique.name == Fused.name for each in offers)
+    groups = grouped(spec, body.models, seed=body.seed, is_for_stacks=is_for_stacks)
     return Inspection(
         groups=tuple(
             _model_group(
@@ -88,28 +91,49 @@ def offered(
     return [Offer(resolve(choice, opened), choice) for choice in choices]
 
 
-def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: int) -> list[_Group]:
-    """Group similar models, in the order of their first members."""
+def grouped(
+    spec: SubEpochSpec,
+    models: Mapping[str, Hyperparameters],
+    *,
+    seed: int,
+    is_for_stacks: bool = False,
+) -> list[_Group]:
+    """Group similar models, in the order of their first members.
+
+    Args:
+        is_for_stacks: see `cerebro.worker.training.facts.signature_of`.
+    """
     groups: dict[str, _Group] = {}
     by_hyperparams: dict[str, _Group] = {}
     began = time.monotonic()
     for model, hyperparams in models.items():
-        alike = repr(sorted(relevant_hyperparams(hyperparams).items()))
+        alike = repr(sorted(relevant_hyperparams(hyperparams, is_for_stacks=is_for_stacks).items()))
         if alike in by_hyperparams and time.monotonic() - began > _PATIENCE_S:
             by_hyperparams[alike].models.append(model)
             continue
-        one = _inspect_model(spec, hyperparams, seed=seed, model=model)
+        one = _inspect_model(spec, hyperparams, seed=seed, model=model, is_for_stacks=is_for_stacks)
         group = groups.setdefault(one.facts.signature if one.facts else one.problem, one)
         group.models.append(model)
         by_hyperparams.setdefault(alike, group)
+    for group in groups.values():
+        if group.facts is not None:
+            group.facts = replace(group.facts, alike_models=len(group.models))
     return list(groups.values())
 
 
-def _inspect_model(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Group:
+def _inspect_model(
+    spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str, is_for_stacks: bool
+) -> _Group:
     try:
         trainee = create_on_meta(spec, hyperparams, seed=seed, model=model)
         hints = hints_of(spec, trainee.modules, hyperparams)
-        facts = facts_of(trainee.modules, hyperparams, hints=hints)
+        facts = facts_of(
+            trainee.modules,
+            hyperparams,
+            hints=hints,
+            not_stackable=not_stackable(spec),
+            is_for_stacks=is_for_stacks,
+        )
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the group has the reason
         log.info("model %s cannot be built: %s", model, line_of(error))
         return _Group(problem=line_of(error))

@@ -7,7 +7,7 @@ ranks and clipping hides a wrong scale; afterwards both work again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -40,6 +40,8 @@ class Observed:
     numbers: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
     batches: int = 0
+    record: Callable[[Optimizer], None] = lambda optimizer: None
+    """Records a step about to be taken; torch's optimizers call it by themselves."""
 
     def should_continue(self, batches: int) -> bool:
         """Return True until an optimizer has stepped or `MAX_BATCHES` is reached; for `LimitedLoader`."""
@@ -71,6 +73,7 @@ def observe(modules: Sequence[nn.Module]) -> Iterator[Observed]:
                 name = names.get(id(parameter), f"optimizer {len(optimizers)}, parameter {number}")
                 observed.gradients[name] = _mark(name, parameter.grad)
 
+    observed.record = lambda optimizer: step(optimizer, (), {})
     handle = register_optimizer_step_pre_hook(step)
     try:
         with _without_dropout(modules), _without_clipping():

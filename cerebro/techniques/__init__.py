@@ -20,6 +20,7 @@ from cerebro.techniques.base import (
 from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
 from cerebro.techniques.fsdp import Fsdp, Offload
+from cerebro.techniques.fused import Fused
 from cerebro.techniques.named import resolve
 from cerebro.techniques.pipeline import Pipeline
 from cerebro.techniques.single import Single
@@ -30,6 +31,7 @@ __all__ = [
     "Ddp",
     "DeviceSet",
     "Fsdp",
+    "Fused",
     "Group",
     "Hints",
     "Memory",

@@ -61,6 +61,8 @@ class ModelFacts:
         stages: number of sequential stages; 0 if the model is not known to be a sequence.
         splits: sizes that the number of devices must divide, from a tensor plan; () without a plan.
         only_single: why only `single` can train the model, or "".
+        not_stackable: why the model cannot train in one stack with others, or "".
+        alike_models: number of models of the run with the same signature.
     """
 
     signature: str
@@ -77,6 +79,8 @@ class ModelFacts:
     stages: int = 0
     splits: tuple[int, ...] = ()
     only_single: str = ""
+    not_stackable: str = ""
+    alike_models: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

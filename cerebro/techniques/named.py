@@ -16,12 +16,13 @@ from cerebro.techniques.base import Technique
 from cerebro.techniques.checkpointing import Checkpointing
 from cerebro.techniques.ddp import Ddp
 from cerebro.techniques.fsdp import Fsdp, Offload
+from cerebro.techniques.fused import Fused
 from cerebro.techniques.pipeline import Pipeline
 from cerebro.techniques.single import Single
 from cerebro.techniques.tensor import Tensor
 
 KINDS: Mapping[str, type[Technique]] = {
-    kind.name: kind for kind in (Single, Checkpointing, Offload, Ddp, Fsdp, Tensor, Pipeline)
+    kind.name: kind for kind in (Single, Checkpointing, Offload, Ddp, Fsdp, Tensor, Pipeline, Fused)
 }
 
 

@@ -29,18 +29,10 @@ from cerebro.worker.training.trainee import Trainee
 
 log = logging.getLogger(__name__)
 
-HARMLESS = (
-    "lr",
-    "learning_rate",
-    "weight_decay",
-    "momentum",
-    "betas",
-    "warmup*",
-    "seed",
-    "dropout",
-    "dropout_*",
-    "*_dropout",
-)
+_OF_OPTIMIZERS = ("lr", "learning_rate", "weight_decay", "momentum", "betas", "warmup*", "seed")
+"""Hyperparameters in which the models of a stack may differ, as patterns of `fnmatch`."""
+
+HARMLESS = (*_OF_OPTIMIZERS, "dropout", "dropout_*", "*_dropout")
 """Hyperparameters that neither time nor memory depend on, as patterns of `fnmatch`."""
 
 
@@ -76,18 +68,22 @@ def facts_of(
     hyperparams: Mapping[str, Any],
     *,
     hints: Hints | None = None,
+    not_stackable: str = "",
+    is_for_stacks: bool = False,
 ) -> ModelFacts:
     """Collect the facts about a model's modules.
 
     Args:
         hints: may name blocks; see `cerebro.techniques.facts.blocks`.
+        not_stackable: see `ModelFacts`.
+        is_for_stacks: see `signature_of`.
     """
     parameters = list(distinct(parameter for module in modules for parameter in module.parameters()))
     trained = [module for module in modules if any(True for _ in module.parameters())]
     repeated = blocks(modules, hints)
     batch_size = hyperparams.get("batch_size")
     return ModelFacts(
-        signature=signature_of(modules, hyperparams),
+        signature=signature_of(modules, hyperparams, is_for_stacks=is_for_stacks),
         param_bytes=num_bytes(parameters),
         trainable_bytes=num_bytes(parameter for parameter in parameters if parameter.requires_grad),
         buffer_bytes=num_bytes(distinct(buffer for module in modules for buffer in module.buffers())),
@@ -99,6 +95,7 @@ def facts_of(
         stages=_stages(trained, hints or Hints()),
         splits=_splits(trained, hints or Hints()),
         only_single=only_single(modules),
+        not_stackable=not_stackable,
     )
 
 
@@ -114,16 +111,22 @@ def _splits(modules: Sequence[nn.Module], hints: Hints) -> tuple[int, ...]:
     return ()
 
 
-def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -> str:
+def signature_of(
+    modules: Sequence[nn.Module], hyperparams: Mapping[str, Any], *, is_for_stacks: bool = False
+) -> str:
     """Return a hash shared by models with the same time and memory needs.
 
     It covers modules, parameters and buffers with names, shapes, types, training and sharing, and all
     hyperparameters that matter.
+
+    Args:
+        is_for_stacks: True to share it only between models that can train as one stack, which need the same settings of
+            modules, such as rates of dropout.
     """
     visited: dict[int, str] = {}
     facts: list[Any] = []
     for number, module in enumerate(modules):
-        facts += [[number, *line] for line in _modules(module)]
+        facts += [[number, *line] for line in _modules(module, is_for_stacks=is_for_stacks)]
         tensors = (
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False),
@@ -133,24 +136,28 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
             facts.append(
                 [number, name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad, is_same_as]
             )
-    content = json.dumps([facts, relevant_hyperparams(hyperparams)], sort_keys=True, default=repr)
+    content = json.dumps(
+        [facts, relevant_hyperparams(hyperparams, is_for_stacks=is_for_stacks)], sort_keys=True, default=repr
+    )
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def relevant_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that time or memory may depend on."""
+def relevant_hyperparams(hyperparams: Mapping[str, Any], *, is_for_stacks: bool = False) -> dict[str, Any]:
+    """Return the hyperparameters that time or memory may depend on, or a stack; see `signature_of`."""
+    harmless = _OF_OPTIMIZERS if is_for_stacks else HARMLESS
     return {
         name: value
         for name, value in hyperparams.items()
-        if not any(fnmatch(name.lower(), pattern.lower()) for pattern in HARMLESS)
+        if not any(fnmatch(name.lower(), pattern.lower()) for pattern in harmless)
     }
 
 
-def _modules(module: nn.Module) -> Iterator[list[str]]:
+def _modules(module: nn.Module, *, is_for_stacks: bool) -> Iterator[list[str]]:
     for name, each in module.named_modules():
         # The dropout rate, the only extra of a Dropout, does not matter.
         is_dropout = isinstance(each, nn.modules.dropout._DropoutNd)
-        yield [name, type(each).__qualname__, "" if is_dropout else each.extra_repr()]
+        detail = "" if is_dropout and not is_for_stacks else each.extra_repr()
+        yield [name, type(each).__qualname__, detail]
 
 
 def display_name(modules: Collection[nn.Module]) -> str:
