@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, Params, TechniqueChoice
+from cerebro.contract.parallel_plans import FUSED, SINGLE, ParallelPlan, Params, TechniqueChoice
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.search import ChoiceOf, RandInt, Space
@@ -63,6 +63,8 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
     )
 
 
+_FUSED: Params = {"models": 16}
+"""Maximum size of a fused group without measurements: larger groups are hardly faster."""
 _CHECKPOINTED: Params = {"checkpointing": True}
 _OFFLOADS: tuple[Params, ...] = ({}, _CHECKPOINTED, {**_CHECKPOINTED, "activations": True})
 
@@ -108,7 +110,7 @@ def parallel_plans_of(
         ParallelPlan(
             technique=each.name,
             version=each.version,
-            params=each.params,
+            params=each.params or (_FUSED if each.name == FUSED and each.code is None else {}),
             size=size,
             processes=each.processes,
             code=each.code,
@@ -130,6 +132,8 @@ def parallel_plans_of(
             f"none of the techniques can be used on {_alternatives(sizes)} devices ({needs}): name others, or "
             f"other numbers in gpus. The workers and their devices: {known_devices}"
         )
+    if any(plan.fused_models for plan in found) and SINGLE not in found:
+        found.append(SINGLE)  # for models without partners, and models that fail in a group
     return (*gang_plans, *found)
 
 
