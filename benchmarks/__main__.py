@@ -55,6 +55,7 @@ NAMES = (
         "techniques",
         "rank_memory",
         "parallel_plans",
+        "fused",
         "gangs",
         "trials",
         "keras",
