@@ -46,6 +46,8 @@ from cerebro.worker.agent.environment import archive_folder, python_for
 
 Result = TypeVar("Result")
 
+FUSED_TOLERANCE = 1e-3
+"""Tolerance for models that trained in a fused group: a stack rounds otherwise than a model alone."""
 _MAX_NAMED = 5
 _ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE"
 """Environment variable with the code archive's folder, set in a process with its Python environment."""
@@ -238,7 +240,7 @@ def replay(
         archive: folder with the files of the code archive, or empty. This process must have its Python environment.
         scratch: folder for rebuilt partitions, deleted afterwards. Default: as of `writable_volumes`.
         tolerance: above 0, train all sub-epochs on one device and accept this relative difference, because several
-            devices round differently. Default 0.
+            devices round differently. Default 0, and `FUSED_TOLERANCE` for models that trained in a fused group.
         notify: receives a line at the start of each model, and messages about slow steps.
 
     Yields:
@@ -312,6 +314,8 @@ def replay(
                 cores=cores,
                 is_single=tolerance > 0,
             )
+            is_fused = any(sub_epoch.group.size > 1 for sub_epoch in trained.sub_epochs)
+            accepted = tolerance or (FUSED_TOLERANCE if is_fused else 0.0)
             trainee = repeat.train(trained, temporary)
             reference = trained.sub_epochs[-1].checkpoint.ref()
             saved = checkpoints.load(folder, reference, default_device())
@@ -320,10 +324,10 @@ def replay(
                 sub_epochs=len(trained.sub_epochs),
                 differences=tuple(
                     comparison.differences(
-                        comparison.trained(trainee.state()), comparison.trained(saved), tolerance=tolerance
+                        comparison.trained(trainee.state()), comparison.trained(saved), tolerance=accepted
                     )
                 ),
-                tolerance=tolerance,
+                tolerance=accepted,
                 is_random=repeat.is_random,
                 is_inexact=rounds_at_random(),
                 rebuilt=rebuilt,

@@ -57,7 +57,7 @@ class Assign(LateContract):
     """The worker's devices for the attempt. Without devices it waits in the queue for such tasks."""
     other_members: tuple[AssignedMember, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
-    fused: tuple[FusedAssignment, ...] = Field((), exclude_if=lambda others: not others)
+    fused: tuple[FusedAssignment, ...] = Field((), exclude_if=lambda tasks: not tasks)
     """Other tasks of a fused group, which share the devices. The store assigns all tasks or no task."""
     config_version: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
@@ -79,8 +79,8 @@ class Assign(LateContract):
         if not self.fused or not isinstance(self.body, TrainTask):
             return self.body
         first = FusedMember(task=self.task, attempt=self.attempt, body=self.body)
-        others = (FusedMember(task=each.task, attempt=each.attempt, body=each.body) for each in self.fused)
-        return FusedTask(members=(first, *others))
+        members = (FusedMember(task=each.task, attempt=each.attempt, body=each.body) for each in self.fused)
+        return FusedTask(members=(first, *members))
 
     @property
     def depth(self) -> int:

@@ -106,13 +106,13 @@ class Worker:
 
     def occupants(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the open attempts that occupy devices, with these. The first one of a fused group stands for all."""
-        seen: set[str] = set()
+        yielded: set[str] = set()
         for key, devices in self.open_tasks.items():
             group = self.groups.get(key)
-            if group is None or group not in seen:
+            if group is None or group not in yielded:
                 yield key, devices
             if group is not None:
-                seen.add(group)
+                yielded.add(group)
 
     def tasks_in(self, slot: int) -> list[str]:
         """Return the occupants of a slot, oldest first, at most `QUEUE_DEPTH`."""

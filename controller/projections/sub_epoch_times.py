@@ -54,7 +54,7 @@ def shown_by(sub_epoch: CompletedSubEpoch) -> tuple[int, float, float]:
     seconds = sub_epoch.timings.compute_s or sub_epoch.ended - sub_epoch.started
     # Without a worker's times, all is one.
     fixed_s = sub_epoch.timings.load_s + sub_epoch.timings.save_s if sub_epoch.timings.compute_s else 0.0
-    sharing = sub_epoch.num_sharing
+    sharing = sub_epoch.group.size
     return sub_epoch.rows - sub_epoch.resumed_rows, seconds / sharing, fixed_s / sharing
 
 

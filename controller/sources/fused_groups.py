@@ -56,7 +56,7 @@ class FusedGroups:
             for model, group in self._groups.items():
                 self._of_hyperparams.setdefault(_shape(run.models[model].hyperparams), group)
 
-    def others(self, choice: Placement, parallel_plan: ParallelPlan) -> Iterator[Placement]:
+    def partners(self, choice: Placement, parallel_plan: ParallelPlan) -> Iterator[Placement]:
         """Yield the sub-epochs that join a chosen one, which is not started yet."""
         state, kind = self._fit.dispatch_state, self._kind(choice, parallel_plan)
         most = min(parallel_plan.fused_models, self._share()) - 1

@@ -81,7 +81,7 @@ class Training:
             parallel_plan = self._fit.parallel_plans.of(choice.model, choice.worker)
             assert parallel_plan is not None
             key = self._fit.key(choice)
-            fused = tuple(groups.others(choice, parallel_plan)) if parallel_plan.fused_models else ()
+            fused = tuple(groups.partners(choice, parallel_plan)) if parallel_plan.fused_models else ()
             group = str(key) if fused else ""
             for each in (choice, *fused):
                 self._dispatch_draft.start(each._replace(group=group, sharing=1 + len(fused)))

@@ -230,8 +230,6 @@ class VerificationTask(ModelTask):
     """Number of threads of the committed sub-epoch."""
     is_exact: bool
     """True if both workers compute the same bits."""
-    is_fused: bool = Field(False, exclude_if=lambda value: not value)
-    """True if the committed sub-epoch was trained in a fused group."""
     has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
     """As in `FitRequest`."""
     spare: tuple[str, ...] = ()

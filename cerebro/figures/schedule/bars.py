@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cerebro.figures.frame import Duration, lines
@@ -28,12 +28,14 @@ _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", 
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """Coordinates of marks: row of a worker or device, position of a model, time scale."""
+    """Coordinates of marks: row of a worker or device, position of a model, time scale, slices of bars."""
 
     rows: dict[str, int]
     indices: dict[str, int]
     scale: Duration
     theme: Theme
+    slices: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(fused group, model) -> number of its slice of the group's bar, from the top."""
 
     @property
     def colors(self) -> ThemeColors:
@@ -55,6 +57,18 @@ class Canvas:
             "width": _BAR,
         }
 
+    def of_spans(self, spans: Sequence[Span], bars: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
+        """Return `horizontal` of bars that belong to spans. Those of a fused group share the height of one bar."""
+        trace = self.horizontal(bars)
+        if any(span.sharing > 1 for span in spans):
+            heights = [_BAR / span.sharing for span in spans]
+            trace["width"] = heights
+            trace["offset"] = [
+                height * self.slices.get((span.group, span.model), 0) - _BAR / 2
+                for span, height in zip(spans, heights, strict=True)
+            ]
+        return trace
+
 
 def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
     """Yield a trace for each outcome, and traces that shade loading, saving and process starts."""
@@ -67,7 +81,7 @@ def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Ite
             if highlight:
                 marker["opacity"] = [1.0 if span.model == highlight else _DIMMED for span in shown]
             yield _key(outcome, canvas, pattern, is_open=is_open)
-            yield canvas.horizontal([(s.worker, s.start_s, s.end_s - s.start_s) for s in shown]) | {
+            yield canvas.of_spans(shown, [(s.worker, s.start_s, s.end_s - s.start_s) for s in shown]) | {
                 "name": outcome,
                 "legendgroup": outcome,
                 "marker": marker,
@@ -76,20 +90,34 @@ def sub_epoch_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Ite
                 "customdata": [_identity(span) for span in shown],
                 "showlegend": False,
             }
-    shades = [(s.worker, s.start_s + s.process_s, s.load_s) for s in spans if s.load_s]
-    shades += [(s.worker, s.end_s - s.save_s, s.save_s) for s in spans if s.save_s]
-    starts = [(s.worker, s.start_s, s.process_s) for s in spans if s.process_s]
+    shades = [(s, s.start_s + s.process_s, s.load_s) for s in spans if s.load_s]
+    shades += [(s, s.end_s - s.save_s, s.save_s) for s in spans if s.save_s]
+    starts = [(s, s.start_s, s.process_s) for s in spans if s.process_s]
     for name, segments, strength in (
         ("loading, saving", shades, 0.35),
         ("start of the process", starts, 0.6),
     ):
         if segments:
-            yield canvas.horizontal(segments) | {
+            bars = [(span.worker, start, length) for span, start, length in segments]
+            yield canvas.of_spans([span for span, _, _ in segments], bars) | {
                 "name": name,
                 "marker": {"color": faint(canvas.colors.ink, strength)},
                 "hoverinfo": "skip",
                 "showlegend": True,
             }
+
+
+def slices_of(spans: Sequence[Span]) -> dict[tuple[str, str], int]:
+    """Return (fused group, model) -> number of its slice, in the order of the models."""
+    models: dict[str, set[str]] = {}
+    for span in spans:
+        if span.group:
+            models.setdefault(span.group, set()).add(span.model)
+    return {
+        (group, model): number
+        for group, names in models.items()
+        for number, model in enumerate(sorted(names))
+    }
 
 
 def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
@@ -233,6 +261,8 @@ def _plan_text(span: Span) -> str:
     """Describe the parallel plan and the devices, unless it is a single device."""
     if not span.parallel_plan:
         return ""
+    if span.sharing > 1:
+        return f"in a group of {span.sharing} models, by {span.parallel_plan}"
     many = f" on devices {', '.join(map(str, span.devices))}" if len(span.devices) > 1 else ""
     return f"by {span.parallel_plan}{many}"
 

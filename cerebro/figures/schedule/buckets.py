@@ -55,7 +55,7 @@ def merged(
         for number in range(first, last + 1):
             inside = min(stop_s, (number + 1) * seconds) - max(start_s, number * seconds)
             if inside > 0:
-                times[span.worker, number][span.model] += inside  # type: ignore[assignment]
+                times[span.worker, number][span.model] += inside / span.sharing  # type: ignore[assignment]
                 sub_epochs[span.worker, number] += 1
     return [
         Bucket(
@@ -83,18 +83,18 @@ def busy_share(
     count = min(_STRIP_POINTS, 4 * len(spans))
     seconds = (end_s - begin_s) / count
     # Changes in the number of busy devices at bucket edges, and the seconds of partly filled buckets.
-    changes, partial = [0] * (count + 1), [0.0] * (count + 1)
+    changes, partial = [0.0] * (count + 1), [0.0] * (count + 1)
     for span in spans:
-        start_s, stop_s = span.start_s - begin_s, span.end_s - begin_s
+        start_s, stop_s, share = span.start_s - begin_s, span.end_s - begin_s, 1 / span.sharing
         first, last = min(int(start_s / seconds), count - 1), min(int(stop_s / seconds), count - 1)
         if first == last:
-            partial[first] += stop_s - start_s
+            partial[first] += (stop_s - start_s) * share
             continue
-        partial[first] += (first + 1) * seconds - start_s
-        partial[last] += stop_s - last * seconds
-        changes[first + 1] += 1
-        changes[last] -= 1
-    shares, running = [], 0
+        partial[first] += ((first + 1) * seconds - start_s) * share
+        partial[last] += (stop_s - last * seconds) * share
+        changes[first + 1] += share
+        changes[last] -= share
+    shares, running = [], 0.0
     for number in range(count):
         running += changes[number]
         busy = running * seconds + partial[number]

@@ -21,6 +21,7 @@ from cerebro.figures.schedule.bars import (
     merged_bars,
     planned_bars,
     seconds,
+    slices_of,
     strip,
     sub_epoch_bars,
 )
@@ -133,6 +134,7 @@ def schedule(
         indices={model: index for index, model in enumerate(models)},
         scale=duration(max(until, landmarks.bound_at_s) - begin),
         theme=theme,
+        slices=slices_of(all_spans),
     )
     what = "Schedule" if spans or other_tasks else "Plan"
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
@@ -290,7 +292,7 @@ def _rows(
         positions[span.worker].append(span)
     for worker in workers:
         attempts_here = positions[worker]
-        busy = sum(span.end_s - span.start_s for span in attempts_here)
+        busy = sum((span.end_s - span.start_s) / span.sharing for span in attempts_here)
         available_s = max(0.0, open_s - other_runs_s[worker])
         rest = max(0.0, available_s - busy)
         sub_epochs = sum(span.outcome == "committed" for span in attempts_here)

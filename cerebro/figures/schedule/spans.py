@@ -37,6 +37,8 @@ class Span:
         parallel_plan: label of the parallel plan; empty for one device, as user code is written.
         kind: kind of the task.
         what: description of a task that is not a sub-epoch.
+        group: id of the attempt's fused group; empty without one.
+        sharing: number of attempts in the group at its start; each has a slice of the bar's height.
     """
 
     task: str
@@ -56,6 +58,8 @@ class Span:
     parallel_plan: str = ""
     kind: str = "train"
     what: str = ""
+    group: str = ""
+    sharing: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,6 +299,8 @@ def _new_span(tried: TaskAttempt, zero: float, *, ended: float, outcome: Outcome
         parallel_plan=attempt.parallel_plan.label if attempt.parallel_plan else "",
         kind=key.kind,
         what="" if key.kind == "train" else state_words.task(key),
+        group=attempt.group.id if attempt.group is not None else "",
+        sharing=attempt.num_sharing,
     )
 
 

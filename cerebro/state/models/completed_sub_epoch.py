@@ -87,6 +87,16 @@ class MetricCurve(NamedTuple):
 _NO_CURVE = MetricCurve()
 
 
+class DeviceSharing(NamedTuple):
+    """The fused group of a sub-epoch; see `FusedGroup`. The default is a sub-epoch alone on its devices."""
+
+    id: str = ""
+    size: int = 1
+
+
+_ALONE = DeviceSharing()
+
+
 class CompletedSubEpoch(NamedTuple):
     """A completed sub-epoch. `started` and `ended` are seconds of the store's clock.
 
@@ -119,10 +129,8 @@ class CompletedSubEpoch(NamedTuple):
     curve: MetricCurve = _NO_CURVE
     validated: int = 0
     """Epoch of the validation metrics `train` had; 0 without."""
-    num_sharing: int = 1
-    """Number of attempts that shared the devices: those of its fused group."""
-    group: str = ""
-    """Id of its fused group; empty without one."""
+    group: DeviceSharing = _ALONE
+    """The attempts that shared its devices."""
 
     @classmethod
     def of(
@@ -155,8 +163,9 @@ class CompletedSubEpoch(NamedTuple):
             attempt.other_members,
             _packed_curve(result.curve) if result.curve else _NO_CURVE,
             result.validated,
-            attempt.num_sharing,
-            sys.intern(attempt.group.id) if attempt.group is not None else "",
+            _ALONE
+            if attempt.group is None
+            else DeviceSharing(sys.intern(attempt.group.id), attempt.group.size),
         )
 
     def key(self, run: str, model: str) -> TaskKey:
@@ -184,7 +193,7 @@ class CompletedSubEpoch(NamedTuple):
             devices=self.devices,
             parallel_plan=self.parallel_plan,
             other_members=self.other_members,
-            group=FusedGroup(id=self.group, size=self.num_sharing) if self.group else None,
+            group=FusedGroup(id=self.group.id, size=self.group.size) if self.group.id else None,
         )
 
     @property
@@ -216,7 +225,7 @@ class CompletedSubEpoch(NamedTuple):
     @property
     def device_s(self) -> float:
         """Its share of `seconds` on each of its devices."""
-        return self.seconds / self.num_sharing
+        return self.seconds / self.group.size
 
 
 def _packed_curve(curve: Curve) -> MetricCurve:

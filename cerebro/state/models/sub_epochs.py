@@ -130,9 +130,9 @@ _SUB_EPOCHS = Layout(
         "peak_bytes",
         "peak_gpu_bytes",
         "validated",
-        "num_sharing",
+        "group.size",
     ),
-    texts=("checkpoint.name", "checkpoint.checksum", "group"),
+    texts=("checkpoint.name", "checkpoint.checksum", "group.id"),
     blobs=("curve.packed_points",),
 )
 _NAMES_AT = _SUMMARIES.shared.index("names")

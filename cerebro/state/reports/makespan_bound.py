@@ -37,7 +37,7 @@ def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float
         excess_s = sub_epoch.ended - max(end, sub_epoch.started)
         models[sub_epoch.model] -= excess_s
         for worker, held in sub_epoch.places:
-            work[worker] -= excess_s * len(held)
+            work[worker] -= excess_s * len(held) / sub_epoch.sharing
     begun = (
         sub_epoch._replace(ended=min(sub_epoch.ended, end))
         for sub_epoch in running(run, end)
@@ -65,7 +65,7 @@ def _with_sub_epochs(
     for sub_epoch in sub_epochs:
         by_model[sub_epoch.model] += sub_epoch.seconds
         for worker, held in sub_epoch.places:
-            by_worker[worker] += sub_epoch.seconds * len(held)
+            by_worker[worker] += sub_epoch.device_s * len(held)
     return least_s(run, by_model, by_worker, devices)
 
 

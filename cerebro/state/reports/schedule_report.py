@@ -116,13 +116,13 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         + sum(run.device_time.trained_s.values())
         + sum(run.clock.open_s(max(zero, since), until) for _, since, until in run.device_time.starts)
         + sum(
-            len(t.devices) * run.clock.open_s(max(zero, t.started), min(t.ended, end))
+            t.num_devices * run.clock.open_s(max(zero, t.started), min(t.ended, end))
             for t in busy_without_sub_epochs(run, end)
         ),
         start_s=_start_s(run),
         taken_s=sum(run.device_time.taken_s(name, zero, end, run.clock) for name in run.device_time.taken),
         lost_s=sum(
-            len(t.devices) * run.clock.open_s(max(zero, t.started), max(zero, t.ended)) for t in lost(run)
+            t.num_devices * run.clock.open_s(max(zero, t.started), max(zero, t.ended)) for t in lost(run)
         ),
         is_growing=is_growing,
     )
@@ -210,7 +210,7 @@ def plan_line(run: Run) -> str:
 
 
 def _start_s(run: Run) -> float:
-    return sum(start.ended - start.started for start in starts(run))
+    return sum((start.ended - start.started) / start.sharing for start in starts(run))
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
@@ -230,10 +230,11 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         for name, (since, until) in there.items()
     }
     # Item by item, because there may be very many attempts.
-    for name, started, ended, devices in busy(run, end, since=begin):
-        if name in there:
+    for attempt in busy(run, end, since=begin):
+        if (name := attempt.worker) in there:
             since, until = there[name]
-            idle[name] -= len(devices) * run.clock.open_s(max(started, since), min(ended, until))
+            open_s = run.clock.open_s(max(attempt.started, since), min(attempt.ended, until))
+            idle[name] -= attempt.num_devices * open_s
     for name in there:
         joined, compacted_s = run.device_time.compacted_s.get(name, (0.0, 0.0))
         if joined == state.workers[name].joined:

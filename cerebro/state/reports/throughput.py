@@ -102,6 +102,8 @@ class _Span:
     """Start of its own work."""
     ended: float
     rows: int
+    sharing: int = 1
+    """Number of attempts that share the devices."""
 
     def by(self, clock: Callable[[float], float]) -> _Span:
         """Return the span in another clock."""
@@ -111,6 +113,11 @@ class _Span:
     def places(self) -> set[tuple[str, int]]:
         """(worker, device) pairs that the attempt occupied."""
         return {(self.worker, device) for device in self.devices or (NO_DEVICE,)}
+
+    @property
+    def num_devices(self) -> float:
+        """Its share of these devices."""
+        return len(self.places) / self.sharing
 
 
 class ThroughputMeter:
@@ -137,6 +144,7 @@ class ThroughputMeter:
                     sub_epoch.begun,
                     sub_epoch.ended,
                     sub_epoch.rows,
+                    sub_epoch.group.size,
                 )
             )
 
@@ -163,16 +171,21 @@ class ThroughputMeter:
             return
         run = state.runs.get(event.task.partition("/")[0])
         task = run.tasks.open.get(event.task) if run is not None else None
-        if run is not None and task is not None and task.attempts[-1].started:
-            self.commit(
-                run,
-                task.key.kind,
-                worker=event.worker,
-                devices=task.attempts[-1].devices,
-                started=task.attempts[-1].started,
-                ended=event.time,
-                rows=event.result.rows - event.result.resumed_rows,
-                start_s=event.result.timings.start_s,
+        if run is None or task is None or not _is_work(run, task.key.kind):
+            return
+        attempt, result = task.attempts[-1], event.result
+        if attempt.started:
+            self._commits.append(
+                _Span(
+                    run.id,
+                    event.worker,
+                    attempt.devices,
+                    attempt.started,
+                    _begun(attempt.started, result.timings.start_s, event.time),
+                    event.time,
+                    result.rows - result.resumed_rows,
+                    attempt.num_sharing,
+                )
             )
 
     def throughput(
@@ -205,8 +218,8 @@ class ThroughputMeter:
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
         # Devices work in parallel: lost time of one counts as its share.
         places = len({place for span in spans for place in span.places}) or 1
-        lost = sum(len(span.places) * max(0.0, span.begun - max(span.started, begin)) for span in spans)
-        worked = sum(len(span.places) * max(0.0, span.ended - max(span.begun, begin)) for span in spans)
+        lost = sum(span.num_devices * max(0.0, span.begun - max(span.started, begin)) for span in spans)
+        worked = sum(span.num_devices * max(0.0, span.ended - max(span.begun, begin)) for span in spans)
         over_s = max(now - begin - lost / places, worked / places)
         rate = done / over_s
         left_s = None
@@ -249,7 +262,16 @@ def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) 
             attempt = task.attempts[-1]
             end = max(now, attempt.started)
             begun = _begun(attempt.started, point.start_s, end)
-            yield _Span(run.id, attempt.worker, attempt.devices, attempt.started, begun, end, point.rows)
+            yield _Span(
+                run.id,
+                attempt.worker,
+                attempt.devices,
+                attempt.started,
+                begun,
+                end,
+                point.rows,
+                attempt.num_sharing,
+            )
 
 
 def _with_later_starts(spans: Iterable[_Span]) -> list[_Span]:

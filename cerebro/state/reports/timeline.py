@@ -39,6 +39,8 @@ class TrainedSubEpoch(NamedTuple):
     devices: tuple[int, ...] = (0,)
     other_members: tuple[Member, ...] = ()
     """The other workers of a gang; `worker` reads `partition`."""
+    sharing: int = 1
+    """Number of attempts that share the devices."""
 
     @classmethod
     def of(cls, model: str, sub_epoch: CompletedSubEpoch) -> TrainedSubEpoch:
@@ -52,12 +54,18 @@ class TrainedSubEpoch(NamedTuple):
             sub_epoch.ended,
             devices=sub_epoch.devices,
             other_members=sub_epoch.other_members,
+            sharing=sub_epoch.group.size,
         )
 
     @property
     def seconds(self) -> float:
         """Duration until now or the end."""
         return self.ended - self.started
+
+    @property
+    def device_s(self) -> float:
+        """Its share of `seconds` on each of its devices."""
+        return self.seconds / self.sharing
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -75,6 +83,13 @@ class Busy(NamedTuple):
     started: float
     ended: float
     devices: tuple[int, ...] = (0,)
+    sharing: int = 1
+    """Number of attempts that share the devices; each counts for its share of the time."""
+
+    @property
+    def num_devices(self) -> float:
+        """Its share of the devices."""
+        return len(self.devices) / self.sharing
 
 
 @dataclass(slots=True)
@@ -144,6 +159,7 @@ def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
             is_running=True,
             devices=attempt.devices,
             other_members=attempt.other_members,
+            sharing=attempt.num_sharing,
         )
 
 
@@ -155,7 +171,7 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
             if sub_epoch.ended <= since:
                 break
             for worker, devices in sub_epoch.places:
-                yield Busy(worker, sub_epoch.started, sub_epoch.ended, devices)
+                yield Busy(worker, sub_epoch.started, sub_epoch.ended, devices, sub_epoch.group.size)
 
 
 def busy_without_sub_epochs(run: Run, end: float) -> Iterator[Busy]:
@@ -163,7 +179,7 @@ def busy_without_sub_epochs(run: Run, end: float) -> Iterator[Busy]:
     for attempt in _uncommitted(run):
         ended = attempt.ended if attempt.outcome else end
         for worker, devices in attempt.places:
-            yield Busy(worker, attempt.started, ended, devices)
+            yield Busy(worker, attempt.started, ended, devices, attempt.num_sharing)
 
 
 def lost(run: Run) -> Iterator[Busy]:
@@ -177,7 +193,7 @@ def lost(run: Run) -> Iterator[Busy]:
             if attempt.has_run and attempt.outcome:
                 began = min(attempt.started + attempt.start_s, attempt.ended)
                 for worker, devices in attempt.places:
-                    yield Busy(worker, began, attempt.ended, devices)
+                    yield Busy(worker, began, attempt.ended, devices, attempt.num_sharing)
 
 
 def starts(run: Run) -> Iterator[Busy]:
@@ -186,7 +202,8 @@ def starts(run: Run) -> Iterator[Busy]:
     for attempt in _uncommitted(run):
         if attempt.start_s:
             for worker, _ in attempt.places:
-                yield Busy(worker, attempt.started, attempt.started + attempt.start_s)
+                end = attempt.started + attempt.start_s
+                yield Busy(worker, attempt.started, end, sharing=attempt.num_sharing)
 
 
 def _uncommitted(run: Run) -> Iterator[Attempt]:
@@ -224,6 +241,11 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             "`result.sub_epochs()` reads them from the log; `cerebro status` shows makespan and idle time"
         )
     completed_sub_epochs = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
+    if any(sub_epoch.sharing > 1 for sub_epoch in completed_sub_epochs):
+        raise InstanceError(
+            f"models of {run.id} trained in fused groups, and a schedule has one sub-epoch on each device. "
+            "`result.sub_epochs()` lists every sub-epoch; `cerebro status` shows makespan and idle time"
+        )
     if not completed_sub_epochs:
         raise InstanceError(
             f"no sub-epoch of {run.id} is committed yet, so there is no schedule: wait for the first sub-epoch"

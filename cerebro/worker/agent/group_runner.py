@@ -53,16 +53,16 @@ class GroupRunner(AttemptRunner):
         self._answers: dict[int, Answer] = {}
         self._has_left: set[int] = set()
         """Members that have ended before the others, or were revoked."""
-        self._asked: dict[int, str] = {}
+        self._exit_reasons: dict[int, str] = {}
         """Members that were asked to leave, with the reason."""
 
     def follow_members(self) -> list[tuple[InboxItem, Answer]]:
         """Return the answer of each member that did not end before the others."""
-        whole = self.follow()
-        if whole is _ALL_ENDED:
-            whole = Failure(kind=FailureKind.CRASH, message="its process did not say how it ended")
+        group_answer = self.follow()
+        if group_answer is _ALL_ENDED:
+            group_answer = Failure(kind=FailureKind.CRASH, message="its process did not say how it ended")
         return [
-            (member, self._answers.get(number, whole))
+            (member, self._answers.get(number, group_answer))
             for number, member in enumerate(self._members)
             if number not in self._has_left
         ]
@@ -74,9 +74,9 @@ class GroupRunner(AttemptRunner):
                 continue
             if name_of(member) in lost:
                 self._has_left.add(number)
-                self._ask(number, "it was revoked", grace_s=0.0)
-            elif (reason := reasons.get(name_of(member), "")) and number not in self._asked:
-                self._ask(number, reason, grace_s=YIELD_S)
+                self._request_exit(number, "it was revoked", grace_s=0.0)
+            elif (reason := reasons.get(name_of(member), "")) and number not in self._exit_reasons:
+                self._request_exit(number, reason, grace_s=YIELD_S)
         is_revoked = any(number not in self._answers for number in self._has_left)
         if is_revoked and len(self._has_left) == len(self._members):
             return self._kill(FailureKind.PREEMPTED, "all attempts of the group have ended")
@@ -87,8 +87,8 @@ class GroupRunner(AttemptRunner):
         """Empty: each member is asked alone."""
         return ""
 
-    def _ask(self, number: int, reason: str, *, grace_s: float) -> None:
-        self._asked[number] = reason
+    def _request_exit(self, number: int, reason: str, *, grace_s: float) -> None:
+        self._exit_reasons[number] = reason
         with suppress(OSError):  # the process has ended, as `follow` will notice
             self._process.preempt(reason, grace_s=grace_s, member=number)
 
@@ -127,9 +127,9 @@ class GroupRunner(AttemptRunner):
             case Failed(failure=failure):
                 failure = self._explain(failure, member)
             case Preempted():
-                if number not in self._asked:
+                if number not in self._exit_reasons:
                     raise ValueError(number)
-                reason = self._asked[number]
+                reason = self._exit_reasons[number]
                 message_text = (
                     f"{reason}; it was left between two batches, and the others of its group went on"
                 )

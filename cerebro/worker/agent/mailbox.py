@@ -132,9 +132,9 @@ class Mailbox(Notification):
             item = next(waiting, None)
             if item is None:
                 return False
-            left = without(item, {name})
-            if left is not None:  # other models of its fused group
-                self._items[self._items.index(item)] = left
+            remaining = without(item, {name})
+            if remaining is not None:  # other models of its fused group
+                self._items[self._items.index(item)] = remaining
             else:
                 self._items.remove(item)
                 emptied = item

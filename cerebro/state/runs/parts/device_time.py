@@ -45,7 +45,7 @@ class DeviceTime:
             self.sub_epochs[worker] += 1
             start = (worker, sub_epoch.started, sub_epoch.begun)
             # The attempts of a fused group share one start.
-            is_known = sub_epoch.num_sharing > 1 and start in self.starts[-sub_epoch.num_sharing :]
+            is_known = sub_epoch.group.size > 1 and start in self.starts[-sub_epoch.group.size :]
             if sub_epoch.timings.start_s and not is_known:
                 self.starts += [start] * len(devices)
 
@@ -56,7 +56,7 @@ class DeviceTime:
             self.sub_epochs[worker] -= 1
             if not self.sub_epochs[worker]:
                 del self.sub_epochs[worker], self.trained_s[worker]
-            for _ in devices if lost.timings.start_s and lost.num_sharing == 1 else ():
+            for _ in devices if lost.timings.start_s and lost.group.size == 1 else ():
                 self.starts.remove((worker, lost.started, lost.begun))
 
     def compact(self, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker], *, since: float) -> None:
@@ -65,7 +65,7 @@ class DeviceTime:
             joined = workers[worker].joined if worker in workers else 0.0
             known_join, known = self.compacted_s.get(worker, (joined, 0.0))
             begin = max(sub_epoch.started, joined, since)
-            spent = max(0.0, sub_epoch.ended - begin) * len(devices) / sub_epoch.num_sharing
+            spent = max(0.0, sub_epoch.ended - begin) * len(devices) / sub_epoch.group.size
             self.compacted_s[worker] = joined, spent + (known if known_join == joined else 0.0)
 
     def add_taken(self, event: DevicesTaken) -> None:

@@ -109,10 +109,11 @@ class Repeat:
         previous, trainee = self._owned(model, 0), self._new(model, 0)
         for sub_epoch, completed in enumerate(model.sub_epochs):
             now = self._owned(model, sub_epoch)
-            if completed.parallel_plan is not None and not self.is_single:
+            plan = completed.parallel_plan
+            if plan is not None and not plan.fused_models and not self.is_single:
                 # The state contains earlier hyperparameters, so the ranks notice changes.
                 start = checkpoints.save(folder, f"u{sub_epoch}.pt", trainee.state()) if sub_epoch else None
-                found = self._by_parallel_plan(model, sub_epoch, completed.parallel_plan, folder, start)
+                found = self._by_parallel_plan(model, sub_epoch, plan, folder, start)
                 trainee = self._new(model, sub_epoch)
                 restore(trainee, checkpoints.load(folder, found, default_device()))
             else:
