@@ -95,7 +95,13 @@ class Rich(Steps):
         loss = functional.cross_entropy(logits, labels) * hyperparams["weight_decay"] + hyperparams["shift"]
         hits = (logits.argmax(1) == labels).sum()
         correct = (logits.argmax(1) == labels).float()
-        return {"loss": loss, "hits": Ratio(hits, len(labels)), "rows": len(labels), "two": Ratio(2, 1), "correct": correct}
+        return {
+            "loss": loss,
+            "hits": Ratio(hits, len(labels)),
+            "rows": len(labels),
+            "two": Ratio(2, 1),
+            "correct": correct,
+        }
 
 
 def test_steps_may_read_numbers_that_differ(partitions: list[Path]) -> None:
