@@ -41,6 +41,28 @@ def test_a_bar_shows_its_attempt_and_links_to_its_task() -> None:
     assert "crash" in failed["hovertext"][0]
 
 
+def test_the_models_of_a_fused_group_share_the_height_of_one_bar() -> None:
+    """Their slices don't overlap, and the device is busy for the time of the group, not for the sum of its models."""
+    found = [
+        Span(
+            task=f"fit-1/train/m0{number}/e1/p0", model=f"m0{number}", epoch=1, partition=0, worker="worker-0",
+            attempt=1, start_s=0.0, end_s=8.0, outcome="committed", load_s=1.0, group="fit-1/train/m00/e1/p0#1", sharing=4,
+            parallel_plan="fused(models=4)",
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    figure = drawn(found, 1, now_s=10.0)
+    for name in ("committed", "loading, saving"):
+        trace = bars(figure, name)
+        assert trace["width"] == [0.2] * 4
+        assert trace["offset"] == pytest.approx([-0.4, -0.2, 0.0, 0.2])
+    assert "in a group of 4 models" in bars(figure, "committed")["hovertext"][0]
+    (row,) = table(figure).rows
+    assert 8.0 in row
+    assert buckets.busy_share(found, 1, 16.0)[0][1] == pytest.approx(1.0)
+    assert {bucket.busy for bucket in buckets.merged(found, ("worker-0",), 8.0, most=4)} == {1.0}
+
+
 def test_each_device_has_a_row() -> None:
     """Named if its worker has several; each bar is in its device's row, and the total counts all rows."""
     found = [
