@@ -46,8 +46,8 @@ def test_the_models_of_a_fused_group_share_the_height_of_one_bar() -> None:
     found = [
         Span(
             task=f"fit-1/train/m0{number}/e1/p0", model=f"m0{number}", epoch=1, partition=0, worker="worker-0",
-            attempt=1, start_s=0.0, end_s=8.0, outcome="committed", load_s=1.0, group="fit-1/train/m00/e1/p0#1", sharing=4,
-            parallel_plan="fused(models=4)",
+            attempt=1, start_s=0.0, end_s=8.0, outcome="committed", load_s=1.0, group="a group",
+            sharing=4, parallel_plan="fused(models=4)",
         )
         for number in range(4)
     ]  # fmt: skip
