@@ -111,15 +111,15 @@ class _FitAssignment:
         for source in sources:
             draft.accept(source, Offer(order=calmest_first))
         revoked = self._corrections.for_idle_device()
-        if revoked is not None:
-            return [*draft.steps, revoked]
+        if revoked:
+            return [*draft.steps, *revoked]
         if self._depth > 1:
             soon = [w for w in calmest_first if w.name in self._soon]
             for source in sources:
                 draft.accept(source, Offer(self._depth, self._soon, soon))
             revoked = self._corrections.for_priority()
-            if revoked is not None:
-                return [*draft.steps, revoked]
+            if revoked:
+                return [*draft.steps, *revoked]
         draft.accept(self._verifications)
         return [*draft.steps] or self._preempted()
 

@@ -19,7 +19,7 @@ from controller.sharing.arbiter import DeviceSlot
 
 
 class QueueCorrections:
-    """Revokes queued sub-epochs of one run, at most one per decision. The next decision assigns them again.
+    """Revokes a queued sub-epoch of one run per decision, or a queued fused group. The next decision assigns it again.
 
     Args:
         draft: the decision's assignments.
@@ -33,8 +33,8 @@ class QueueCorrections:
         self._draft, self._fit, self._choice, self._depth, self._now = draft, fit, choice, depth, now
         self._training_workers = [w for w in draft.alive if w.trains]
 
-    def for_idle_device(self) -> api.Revoke | None:
-        """Revoke a queued sub-epoch that an idle device should run now."""
+    def for_idle_device(self) -> list[api.Revoke]:
+        """Revoke a queued sub-epoch that an idle device should run now, with the others of its group."""
         draft = self._draft
         idle = [
             w
@@ -45,10 +45,10 @@ class QueueCorrections:
         for worker in idle:
             for task in queued:
                 if self._is_wanted(worker, task.key):
-                    return revoke_task(task, f"{worker.name} is idle and can run it now")
-        return None
+                    return self._revoked(task, f"{worker.name} is idle and can run it now")
+        return []
 
-    def for_priority(self) -> api.Revoke | None:
+    def for_priority(self) -> list[api.Revoke]:
         """Revoke a queued sub-epoch of the lowest priority in favor of an idle model of a higher one.
 
         The idle model must be able to start: its slot is due now, or it has no other slot. With other runs
@@ -57,7 +57,7 @@ class QueueCorrections:
         """
         fit, state = self._fit, self._fit.dispatch_state
         if not state.has_priorities:
-            return None
+            return []
         # Revoking one slot would not start a model that needs several or a whole worker; it would repeat
         # forever.
         idle = {
@@ -76,7 +76,7 @@ class QueueCorrections:
         ]
         for priority, task in sorted(queued, key=lambda each: each[0]):
             if priority >= highest:
-                return None
+                return []
             worker, devices = task.worker or "", task.attempts[-1].devices
             if (
                 task.key.kind != "train"
@@ -93,8 +93,19 @@ class QueueCorrections:
             )
             for model, _ in state.eligible(fit.names.worker(worker)):
                 if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
-                    return revoke_task(task, "a model of a higher priority goes first")
-        return None
+                    return self._revoked(task, "a model of a higher priority goes first")
+        return []
+
+    def _revoked(self, task: Task, reason: str) -> list[api.Revoke]:
+        """Revoke a queued task and the others of its fused group, which form groups with other models again."""
+        group = task.attempts[-1].group
+        if group is None:
+            return [revoke_task(task, reason)]
+        return [
+            revoke_task(each, reason)
+            for each in self._queued()
+            if (other := each.attempts[-1].group) is not None and other.id == group.id
+        ]
 
     def _queued(self) -> list[Task]:
         """Return the run's tasks that wait behind others."""
