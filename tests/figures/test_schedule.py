@@ -60,7 +60,7 @@ def test_the_models_of_a_fused_group_share_the_height_of_one_bar() -> None:
     (row,) = table(figure).rows
     assert 8.0 in row
     assert buckets.busy_share(found, 1, 16.0)[0][1] == pytest.approx(1.0)
-    assert {bucket.busy for bucket in buckets.merged(found, ("worker-0",), 8.0, most=4)} == {1.0}
+    assert {bucket.busy for bucket in buckets.merged(found, ("worker-0",), 8.0, max_bars=4)} == {1.0}
 
 
 def test_each_device_has_a_row() -> None:
