@@ -16,6 +16,7 @@ from cerebro.errors import NotApplicableError, PreemptedError
 from cerebro.steps.spec import StepSpec
 from cerebro.techniques import Group, Technique
 from cerebro.techniques.fused import MODELS
+from cerebro.worker.training.frozen_layers.layers import FrozenLayers
 from cerebro.worker.training.fused.group import train_group
 from cerebro.worker.training.fused.member import Member, MemberSavepoints, SharedBatches
 from cerebro.worker.training.fused.structure import not_stackable
@@ -76,16 +77,18 @@ class FusedTrial(Trial):
         return bool(self._stacked) and trainee is self._stacked[0]
 
     def _train_stack(self, loader: LimitedLoader, observed: Observed | None = None) -> None:
-        shared = SharedBatches(loader)
+        shared, frozen_layers = SharedBatches(loader), FrozenLayers(loader, self._cache)
         members: list[Member] = []
         for number, trainee in enumerate(self._stacked):
             trainee.checkpoint = Checkpoint()
             savepoints = MemberSavepoints(trainee)
+            feed = InstrumentedLoader(shared.for_member(), savepoints=savepoints)
+            feed.frozen_layers = frozen_layers
             members.append(
                 Member(
                     name=str(number),
                     trainee=trainee,
-                    feed=InstrumentedLoader(shared.for_member(), savepoints=savepoints),
+                    feed=feed,
                     savepoints=savepoints,
                     hyperparams=self._body.hyperparams,
                     seed=self._seed + number,
