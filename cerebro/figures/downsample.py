@@ -39,13 +39,13 @@ def kept_indices(y: Sequence[float], points: int) -> list[int]:
         return list(range(len(y)))
     buckets = (points - 1) // _PER_BUCKET
     rest = len(y) - 1
-    kept = [0]
+    indices = [0]
     for number in range(buckets):
         begin, end = 1 + number * rest // buckets, 1 + (number + 1) * rest // buckets
         part = y[begin:end]
         low, high = begin + part.index(min(part)), begin + part.index(max(part))
-        kept.extend(sorted({low, high, end - 1}))
-    return kept
+        indices.extend(sorted({low, high, end - 1}))
+    return indices
 
 
 def downsample(
