@@ -21,6 +21,7 @@ from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.steps.ema import averaged
 from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State
+from cerebro.worker.training.checkpoints.mapped_base import use_mapped
 from cerebro.worker.training.frameworks import as_torch_spec
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
@@ -103,7 +104,7 @@ def restore(trainee: Trainee, state: State) -> None:
             "return the same modules each time"
         )
     changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
-    for module, saved in zip(trainee.modules, state["models"], strict=True):
+    for module, saved in zip(trainee.modules, use_mapped(trainee.modules, state), strict=True):
         try:
             module.load_state_dict(saved)
         except RuntimeError as error:

@@ -50,7 +50,7 @@ class Trainee:
         """
         state = self.local_state() if part is None else part
         with needs_named(state):
-            in_base = move_to_base(self, root / name, state, makes_base=part is None)
+            in_base = move_to_base(self, root, name, state, makes_base=part is None)
         try:
             return self.write(root, name, state, in_base)
         except BaseException:

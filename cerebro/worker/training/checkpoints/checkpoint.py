@@ -20,6 +20,7 @@ from cerebro.data.files.base_file import Layout
 from cerebro.data.files.durable import DurableFile
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors
+from cerebro.worker.training.checkpoints.mapped_base import MAPPED, MappedReader
 from cerebro.worker.training.checkpoints.placeholders import PlaceholderWriter
 from cerebro.worker.training.checkpoints.storable import allow_empty_bytes, state_bytes, storable_state
 from cerebro.worker.training.checkpoints.verified_file import CheckedFile, CheckedReader
@@ -28,7 +29,7 @@ State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
 
 ``"made"``: initial values of tracked objects (`tracked_checkpoint`). A savepoint also has ``"savepoint"``.
-A state that was read from a file with a base has `LAYOUT`.
+A state that was read from a file with a base has `LAYOUT`, and `MAPPED` if frozen weights are mapped.
 """
 
 # Saved before user code is imported, which may replace them.
@@ -154,7 +155,7 @@ def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> St
     Raises:
         CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
     """
-    state = read(check(root, reference), device)
+    state = read(check(root, reference), device, maps_base=False)
     state.pop(LAYOUT, None)
     return state
 
@@ -168,16 +169,22 @@ def check(root: Path, reference: CheckpointRef) -> CheckedFile:
     return CheckedFile(root / reference.name, reference)
 
 
-def read(checked: CheckedFile, device: torch.device | str) -> State:
+def read(checked: CheckedFile, device: torch.device | str, *, maps_base: bool = True) -> State:
     """Load a verified file into private memory: the second half of `load`.
+
+    Args:
+        maps_base: map frozen weights from their base instead of copying them.
 
     Raises:
         CheckpointCorruptError: the file has changed since its verification.
     """
     allow_empty_bytes()
-    with CheckedReader(checked) as file:
+    with MappedReader(checked) if maps_base else CheckedReader(checked) as file:
         try:
-            return read_state(cast(Any, file), torch.device(device), checked.layout)
+            if not isinstance(file, MappedReader):
+                return read_state(file, torch.device(device), checked.layout)
+            state = read_state(file, torch.device(device), checked.layout, replaced=file.replaced)
+            return {**state, MAPPED: True} if file.has_mapped else state
         except Exception:
             # torch's reader replaces the file's error with its own.
             if file.problem is not None:
@@ -185,14 +192,25 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
             raise
 
 
-def read_state(source: Any, device: torch.device, layout: Layout | None, *, mmap: bool = False) -> State:
+def read_state(
+    source: Any,
+    device: torch.device,
+    layout: Layout | None,
+    *,
+    mmap: bool = False,
+    replaced: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage,
+) -> State:
     """Read a state with torch, and add the file's layout if it has a base.
 
     Single numbers in `checkpoint` that were saved from host memory stay there. Adam's step is one: on a GPU, every
     later step would copy it to the host and wait, once for each parameter.
+
+    Args:
+        replaced: returns the host memory to use for the storage that was just read.
     """
 
     def place(storage: torch.UntypedStorage, saved_from: str) -> Any:
+        storage = replaced(storage)
         if saved_from == "cpu" and storage.nbytes() <= _NUMBER_BYTES:
             return storage
         return _move(storage, str(device))

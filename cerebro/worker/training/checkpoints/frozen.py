@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
-from cerebro.data.files.base_file import LONGEST_NAME, MAX_RANGES, Layout, base_namer, base_written
-from cerebro.data.files.durable import DurableFile
+from cerebro.data.files.base_file import LONGEST_NAME, MAX_RANGES, Layout, base_namer, base_written, is_base
+from cerebro.data.files.durable import DurableFile, Written, checksum
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensor, BaseTensors, key_of
+from cerebro.worker.training.checkpoints.mapped_base import ALIGNMENT
 from cerebro.worker.training.checkpoints.rows import content, done_by_all, write_at
 
 LEAST_BYTES = 16 << 20
@@ -66,18 +67,19 @@ class Holder(Protocol):
 
 
 def move_to_base(
-    holder: Holder, path: Path, state: Mapping[str, Any], *, makes_base: bool
+    holder: Holder, root: Path, name: str, state: Mapping[str, Any], *, makes_base: bool
 ) -> BaseTensors | None:
     """Store a state's frozen weights in a base, and return them; `None` if there are no such weights. Collective.
 
     Args:
+        root, name: root of the checkpoints, and the checkpoint's name below it, in its model's folder.
         state: this rank's part.
         makes_base: True if a base may be written for weights outside the current one.
 
     Raises:
         StorageFullError, OSError: a base cannot be written: on all ranks.
     """
-    known = holder.frozen.layout
+    path, known = root / name, holder.frozen.layout
     if not holder.frozen.is_wanted:
         return None
     found = {weight.name: weight for weight in _candidates(holder, state)}
@@ -111,7 +113,7 @@ def move_to_base(
     if makes_base and sum(weight.size for weight in fresh) >= LEAST_BYTES:
         frozen_names = {weight.name for weight in (*unchanged, *fresh)}
         weights = [weight for weight in agreed if weight.name in frozen_names]
-        base = _write_base(holder, path, weights)
+        base = _write_base(holder, path, weights, () if path.parent == root else (path.parent.parent,))
         written = path.with_name(base) if holder.rank == 0 else None
         return BaseTensors(weights, base, no_longer, is_new=True, path=written)
     if known is None or sum(weight.size for weight in unchanged) < LEAST_BYTES:
@@ -170,11 +172,21 @@ def _agree(weight: BaseTensor, reports: list[tuple[int, bool] | None]) -> bool:
     return True
 
 
-def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> str:
-    """Write a base, each rank its rows, and return its name. Collective."""
+def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor], runs: Sequence[Path]) -> str:
+    """Link another model's base with the same content, or write one, each rank its rows. Collective.
+
+    Args:
+        runs: folders whose subfolders are models that may have it.
+
+    Returns:
+        The base's name.
+    """
     size = 0
     for weight in weights:
-        weight.at, size = size, size + weight.size
+        weight.at = -(-size // ALIGNMENT) * ALIGNMENT
+        size = weight.at + weight.size
+    if linked := holder.of_ranks(_link(path, weights, size, runs) if holder.rank == 0 else "")[0]:
+        return str(linked)
     named = base_namer()
     file: DurableFile | None = None
     aside = ""
@@ -208,6 +220,32 @@ def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> st
     finally:
         if file is not None:
             file.discard()
+
+
+def _link(path: Path, weights: Sequence[BaseTensor], size: int, runs: Sequence[Path]) -> str:
+    """Link a base of another model with the same content. Return the new name, or "" without one."""
+    others = [
+        other
+        for run in runs
+        for other in run.glob("*/frozen-*")
+        if is_base(other.name) and base_written(other.name).num_bytes == size
+    ]
+    if not others or not all(weight.is_whole for weight in weights):
+        return ""
+    digest, position = xxh3_64(), 0
+    for weight in weights:
+        digest.update(bytes(weight.at - position))
+        digest.update(weight.content)
+        position = weight.at + weight.size
+    written = Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
+    for other in others:
+        # Any error is harmless: the other model may have been deleted, or the volume may know no links.
+        with suppress(OSError):
+            if base_written(other.name) == written and checksum(other) == written:
+                name = base_namer()(written)
+                path.with_name(name).hardlink_to(other)
+                return name
+    return ""
 
 
 def _is_there(path: Path) -> bool:

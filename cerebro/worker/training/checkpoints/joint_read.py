@@ -101,7 +101,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
         if group.size > 1 and not group.is_of_several_workers and size >= _LEAST_BYTES:
             memory = _shared_memory(size, group, stack)
         if memory is None:
-            return read(_checked(source, group), device)
+            return read(_checked(source, group), device, maps_base=False)
         if isinstance(source, CheckedFile):
             layout = source.layout
             _raise_on_all(_filled(memory, source, group), group)
