@@ -34,6 +34,7 @@ NAMES = (
         "streaming",
         "hop",
         "frozen",
+        "adapters",
         "gap",
         "devices",
         "warm",

@@ -8,7 +8,6 @@ schedules. `cerebro.worker.training` has the training code.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import time
@@ -163,8 +162,7 @@ class Handler(BaseHandler):
         self._mapped.clear()
         gc.collect()
         torch.cuda.empty_cache()  # no effect without a GPU
-        with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
+        memory.trim_heap()
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Execute one task.

@@ -37,6 +37,7 @@ from cerebro.worker.training.sub_epoch import (
     evaluate,
     has_batch_norm,
     predicting,
+    require_trainable,
     restore,
     train_sub_epoch,
 )
@@ -109,6 +110,8 @@ class TrainingTrial:
         with self._step("create_models") as outcome:
             trainee = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
             outcome.append(f"modules: {len(trainee.modules)}, {self._count(trainee)}")
+            if "train" in self._rows:
+                require_trainable(trainee.modules)
         return trainee
 
     def _count(self, trainee: Trainee) -> str:

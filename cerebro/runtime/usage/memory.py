@@ -1,7 +1,7 @@
 """Memory as the kernel counts it: the control group's limit and OOM kills, and this process's peak.
 
 The agent reads its group to explain killed children and to see when memory is short; child processes measure their own
-peak. Nothing here frees memory or ends a process.
+peak. Nothing here ends a process.
 
 A process that the kernel's OOM killer ends only shows SIGKILL, as any other killed one does; the counter of its control
 group tells the difference. Read from cgroup v2 (``memory.events``, ``memory.max``; Linux's admin-guide/cgroup-v2) or v1
@@ -10,6 +10,7 @@ group tells the difference. Read from cgroup v2 (``memory.events``, ``memory.max
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,3 +160,9 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(errors="replace").splitlines()  # a process has any bytes for its name
     except OSError:
         return []
+
+
+def trim_heap() -> None:
+    """Return the C library's free memory to the system. Other processes may need it."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

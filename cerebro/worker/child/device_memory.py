@@ -10,9 +10,7 @@ counts reserved memory such as thread stacks, and libraries that reach it abort 
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from contextlib import suppress
 from typing import NoReturn
 
 from cerebro.runtime.usage import memory
@@ -57,8 +55,7 @@ class DeviceMemory:
         if not self._is_counted:
             return
         gc.collect()
-        with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
+        memory.trim_heap()
         if not memory.reset_peak():
             self._limit, self._is_counted = None, False  # this kernel does not count
             return

@@ -18,10 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from cerebro.errors import DeviceError, SpecError
+from cerebro.runtime.usage.memory import trim_heap
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.steps.ema import averaged
 from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State
-from cerebro.worker.training.checkpoints.mapped_base import use_mapped
+from cerebro.worker.training.checkpoints.mapped_base import MAPPED, use_mapped
 from cerebro.worker.training.frameworks import as_torch_spec
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
@@ -72,6 +73,21 @@ def count_parameters(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
     return sum(0 if bool(is_lazy(each)) else each.numel() for each in learned), num_lazy
 
 
+def require_trainable(modules: Sequence[torch.nn.Module]) -> None:
+    """Refuse modules whose parameters all are frozen.
+
+    Raises:
+        SpecError: training them has no effect.
+    """
+    parameters = [each for module in modules for each in module.parameters()]
+    if parameters and not any(each.requires_grad for each in parameters):
+        raise SpecError(
+            "create_models() returned modules without a trainable parameter: requires_grad is False for all "
+            f"{len(parameters)}. Set it to True for the layers to train; a PEFT adapter needs inference_mode=False in its "
+            "configuration, or is_trainable=True in PeftModel.from_pretrained()"
+        )
+
+
 def has_batch_norm(modules: Sequence[torch.nn.Module]) -> bool:
     """True if a module normalizes over batches, so a batch of one row may fail."""
     return any(isinstance(part, _BatchNorm) for module in modules for part in module.modules())
@@ -117,6 +133,8 @@ def restore(trainee: Trainee, state: State) -> None:
                 f"{description}: "
                 f"clone the model with such values cold (warm=False). {error}"
             ) from error
+    if state.get(MAPPED):
+        trim_heap()  # the frozen weights of create_models() were freed
     trainee.is_new = False
     trainee.frozen.layout = state.get(LAYOUT)
     # The content is not copied: an optimizer's state may be most of a model's memory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -351,6 +352,70 @@ def test_a_full_volume_keeps_no_new_base_and_reports_the_total_size(
 
 def full(*args: object, **named: object) -> int:
     raise StorageFullError("full")
+
+
+# --- shared by models and processes ------------------------------------------------------------
+
+
+def test_models_of_a_run_share_one_base_until_the_last_one_is_removed(tmp_path: Path) -> None:
+    """Equal frozen weights are links to one file; other weights are not. Removing a model keeps the others whole."""
+    references = []
+    for model, module in (("m00", network()), ("m01", network()), ("m02", network(layers=5))):
+        folder = tmp_path / "experiment" / "run" / model
+        folder.mkdir(parents=True)
+        found = holder(module).save(tmp_path, f"experiment/run/{model}/{name(0)}")
+        assert found is not None
+        references.append(found)
+    files = [next(path for path in (tmp_path / each.name).parent.glob("frozen-*")) for each in references]
+    assert files[0].samefile(files[1])
+    assert not files[0].samefile(files[2])
+    shutil.rmtree(files[0].parent)
+    assert load(tmp_path, references[1], "cpu")["models"][0].keys() == network().state_dict().keys()
+
+
+def test_a_damaged_base_of_another_model_is_not_shared(tmp_path: Path) -> None:
+    references = []
+    for model in ("m00", "m01"):
+        folder = tmp_path / "run" / model
+        folder.mkdir(parents=True)
+        found = holder().save(tmp_path, f"run/{model}/{name(0)}")
+        assert found is not None
+        references.append(found)
+        if model == "m00":
+            (base,) = folder.glob("frozen-*")
+            base.write_bytes(bytes(base.stat().st_size))
+    load(tmp_path, references[1], "cpu")
+    with pytest.raises(CheckpointCorruptError):
+        load(tmp_path, references[0], "cpu")
+
+
+def test_a_restored_model_maps_its_frozen_weights(tmp_path: Path) -> None:
+    """Frozen parameters lie in the base's pages; writing into one changes neither the file nor other models."""
+    reference = saved(holder(), tmp_path, 0)
+    one, other = hopped(tmp_path, reference), hopped(tmp_path, reference)
+    addresses = {only(one)[0].weight.data_ptr(), only(other)[0].weight.data_ptr()}
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "/frozen-" in line]
+    spans = [[int(end, 16) for end in line[0].split("-")] for line in maps]
+    assert all(any(start <= address < stop for start, stop in spans) for address in addresses)
+    with torch.no_grad():
+        only(one)[0].weight.add_(1)
+    assert torch.equal(only(other)[0].weight, network()[0].weight)
+    assert torch.equal(load(tmp_path, reference, "cpu")["models"][0]["0.weight"], network()[0].weight)
+
+
+def test_weights_tied_by_memory_stay_tied_after_a_hop(tmp_path: Path) -> None:
+    """Two parameters that view one storage are copied into it, not mapped."""
+
+    def tied() -> Any:
+        module = network()
+        module[1].weight.data = module[0].weight.data
+        return module
+
+    trainee = hopped(tmp_path, saved(holder(tied()), tmp_path, 0), tied())
+    assert only(trainee)[0].weight.data_ptr() == only(trainee)[1].weight.data_ptr()
+    assert all(
+        torch.equal(tensor, tied().state_dict()[key]) for key, tensor in only(trainee).state_dict().items()
+    )
 
 
 # --- removal ------------------------------------------------------------------------------------
