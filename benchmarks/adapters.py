@@ -30,8 +30,8 @@ from cerebro.worker.training.tracked_checkpoint import Checkpoint
 from cerebro.worker.training.trainee import Trainee
 
 BYTES_BAR, MEMORY_BAR = 0.05, 0.4
-MODELS, ROUNDS = 4, 2
-LAYERS, WIDTH, RANK = 12, 2048, 8
+MODELS, ROUNDS = 4, 1
+LAYERS, WIDTH, RANK = 12, 1024, 4
 
 
 class Adapted(nn.Module):

@@ -212,7 +212,7 @@ def main() -> int:
         result = experiment.run_fit(
             LoraTraining(), SPACE, epochs=arguments.epochs, metric="loss", mode="min", seed=1
         )
-        (network,) = result.best.load()
+        (network,) = result.best.modules()
     except (CerebroError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

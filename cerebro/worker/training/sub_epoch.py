@@ -83,8 +83,8 @@ def require_trainable(modules: Sequence[torch.nn.Module]) -> None:
     if parameters and not any(each.requires_grad for each in parameters):
         raise SpecError(
             "create_models() returned modules without a trainable parameter: requires_grad is False for all "
-            f"{len(parameters)}. Set it to True for the layers to train; a PEFT adapter needs inference_mode=False in its "
-            "configuration, or is_trainable=True in PeftModel.from_pretrained()"
+            f"{len(parameters)}. Set it to True for the layers to train; a PEFT adapter needs inference_mode=False in "
+            "its configuration, or is_trainable=True in PeftModel.from_pretrained()"
         )
 
 

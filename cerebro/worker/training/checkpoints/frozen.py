@@ -224,13 +224,13 @@ def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor], runs:
 
 def _link(path: Path, weights: Sequence[BaseTensor], size: int, runs: Sequence[Path]) -> str:
     """Link a base of another model with the same content. Return the new name, or "" without one."""
-    others = [
+    candidates = [
         other
         for run in runs
         for other in run.glob("*/frozen-*")
         if is_base(other.name) and base_written(other.name).num_bytes == size
     ]
-    if not others or not all(weight.is_whole for weight in weights):
+    if not candidates or not all(weight.is_whole for weight in weights):
         return ""
     digest, position = xxh3_64(), 0
     for weight in weights:
@@ -238,7 +238,7 @@ def _link(path: Path, weights: Sequence[BaseTensor], size: int, runs: Sequence[P
         digest.update(weight.content)
         position = weight.at + weight.size
     written = Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
-    for other in others:
+    for candidate in candidates:
         # Any error is harmless: the other model may have been deleted, or the volume may know no links.
         with suppress(OSError):
             if base_written(other.name) == written and checksum(other) == written:
