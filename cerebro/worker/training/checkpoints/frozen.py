@@ -238,7 +238,7 @@ def _link(path: Path, weights: Sequence[BaseTensor], size: int, runs: Sequence[P
         digest.update(weight.content)
         position = weight.at + weight.size
     written = Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
-    for candidate in candidates:
+    for other in candidates:
         # Any error is harmless: the other model may have been deleted, or the volume may know no links.
         with suppress(OSError):
             if base_written(other.name) == written and checksum(other) == written:
