@@ -20,9 +20,10 @@ from examples import lora
 from tests.waiting import HANG_S
 
 CPU = torch.device("cpu")
-HYPERPARAMS = {"rank": 4, "alpha": 8, "lr": 1e-3, "batch_size": 4}
+HYPERPARAMS: dict[str, Any] = {"rank": 4, "alpha": 8, "lr": 1e-3, "batch_size": 4}
 TINY = replace(lora.SMALL, layers=1, width=16, heads=2, texts=24, steps=1)
 
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # from the packages' own code
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
