@@ -1,8 +1,8 @@
 """Fine-tuning with adapters: bytes per hop, and memory of four models on a worker, against full copies.
 
-Each model has 6 frozen layers of 17 MB and low-rank adapters with Adam's state. A hop counts the bytes of a checkpoint that
-only this checkpoint needs. For the memory, four processes load four models at the same time and train a step. Their
-memory (PSS) beyond the memory before loading is compared with four processes that read everything into private
+Each model has 6 frozen layers of 17 MB and low-rank adapters with Adam's state. A hop counts the bytes of a checkpoint
+that only this checkpoint needs. For the memory, four processes load four models at the same time and train a step.
+Their memory (PSS) beyond the memory before loading is compared with four processes that read everything into private
 memory. The processes use the memory settings of a worker's children. Rounds alternate.
 """
 
