@@ -152,6 +152,7 @@ def _go(child: Any) -> None:
 
 def _child(root: Path, reference: CheckpointRef, side: str) -> None:
     train(Trainee(modules=[nn.Sequential(Adapted())]))  # loads torch's libraries
+    trim_heap()
     print(_pss_mb(), flush=True)
     sys.stdin.readline()
     trainee = make()

@@ -72,7 +72,7 @@ def test_a_dry_run_explains_adapters_without_effect(located: dict[str, Any]) -> 
         ({"target_modules": ["c_attn"], "inference_mode": True}, "without a trainable parameter"),
     ):
         spec = Wrong()
-        spec.config = LoraConfig(**wrong)
+        spec.config = LoraConfig(fan_in_fan_out=True, **wrong)
         with pytest.raises(Exception, match=expected):
             tried(located, lora.TextETL(TINY), spec)
 
