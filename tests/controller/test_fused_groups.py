@@ -107,16 +107,19 @@ def assert_groups_are_sound(log: Sequence[Event]) -> None:
         st.sampled_from(_FAULTS),
         max_size=4,
     ),
+    crashes=st.frozensets(st.integers(1, 120), max_size=3),
     times=st.randoms(use_true_random=False),
 )
 def test_each_model_trains_on_each_partition_once_per_epoch_in_any_groups(  # type: ignore[no-untyped-def]
-    shape, most, devices, split, outages, faults, times
+    shape, most, devices, split, outages, faults, crashes, times
 ) -> None:
-    """After any losses and failures, the run ends, devices are exclusive, and the dispatch state follows the log."""
+    """After any losses, failures and crashes, the run ends, devices are exclusive, and the dispatch state is right."""
     models, workers, epochs = shape
     alike = inspection(tuple(range(min(split, models))), tuple(range(min(split, models), models)), most=most)
     scenario = replace(
-        disturbed(workers, outages=outages, faults=faults, times=times, devices=devices), inspection=alike
+        disturbed(workers, outages=outages, faults=faults, times=times, devices=devices),
+        inspection=alike,
+        crash_before=crashes,
     )
     simulation = simulation_of(scenario, models, epochs, workers, most)
     assert told_step_by_step(simulation)
