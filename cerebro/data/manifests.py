@@ -213,10 +213,16 @@ class PartitionManifest:
 
 
 def named_rows(rows: Sequence[FailedRow]) -> str:
-    """List failed rows without tracebacks, one per line, to append to a sentence.
+    """List failed rows without tracebacks, equal errors once with their number, to append to a sentence.
 
     The sentence must make sense alone and has no final colon, because some displays show the first line only.
     """
-    lines = [f"  row {row.id!r}: {row.error.partition(chr(10))[0]}" for row in rows[:NAMED_ROWS]]
+    errors: dict[str, list[FailedRow]] = {}
+    for row in rows[:NAMED_ROWS]:
+        errors.setdefault(row.error.partition("\n")[0], []).append(row)
+    lines = [
+        f"  row {first.id!r}{f' and {len(others)} more' if others else ''}: {error}"
+        for error, (first, *others) in errors.items()
+    ]
     more = [f"  and {len(rows) - NAMED_ROWS:,} more"] if len(rows) > NAMED_ROWS else []
     return "\n".join(["", *lines, *more])

@@ -107,3 +107,27 @@ def test_rows_with_missing_objects_are_omitted(tmp_path: Path, batch_rows: int) 
     preprocess(job, lambda: Sizes(batch_rows=batch_rows), nothing)
     assert stored(job.output_folder) == {number: [number] for number in (1, 2, 3, 4, 6)}
     assert [row.id for row in failed_rows(job.output_folder)] == [0, 5, 7]
+
+
+class Scaled(ETLSpec):
+    """A row function that cannot handle an empty cell."""
+
+    def row_preprocessor(self, row: Any, mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        return row["value"] / 2 + row["age"], None
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (InBatches(batch_rows=3), "ArrowInvalid: .* with 1 nulls, but zero_copy_only was True"),
+        (Scaled(), "TypeError: unsupported operand .*"),
+    ],
+)
+def test_an_error_names_the_empty_cells_of_its_row(tmp_path: Path, spec: Any, error: str) -> None:
+    """Equal errors are listed once."""
+    columns = {"value": [0, None, 2, None], "age": [1, None, 3, None], "city": ["a", "b", None, "d"]}
+    job = make_job(tmp_path, list(range(4)), columns=columns)
+    hint = r" \(empty in this row: value, age; fill them, or handle None\)"
+    with pytest.raises(RowError, match=rf"\n  row 1 and 1 more: {error}{hint}\Z"):
+        preprocess(job, lambda: spec, nothing)

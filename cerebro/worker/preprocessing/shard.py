@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_TRACEBACK, _MAX_ERROR = 4_000, 500  # characters; a partition may have many failed rows
+_MAX_COLUMNS = 10  # empty columns named in a message
 
 RowsCallback = Callable[[int, int, FailedRow | None], None]
 """Called after each call with its first position, number of rows, and failure (always of a single row)."""
@@ -149,7 +150,7 @@ class Preprocessor:
                 raise
             if (found := error_of_call(error, self.job.cache_folder)) is not None:
                 raise found from error  # the row is valid and is preprocessed again later
-            return _failed(row_id, error)
+            return _failed(row_id, error, _empty_columns(rows))
         if not isinstance(prepared, tuple) or len(prepared) != 2:
             raise RowError(
                 f"row {row_id!r}: {function.__name__} returned a {type(prepared).__name__}, "
@@ -237,6 +238,20 @@ def _missing(objects: ShardObjects, position: int, row_id: RowId) -> FailedRow |
     return None
 
 
-def _failed(row_id: RowId, error: BaseException) -> FailedRow:
+def _empty_columns(rows: Any) -> list[str]:
+    """Return the columns without a value in a row, or in a batch of one row."""
+    if isinstance(rows, dict):
+        return [str(name) for name, value in rows.items() if value is None]
+    cells = zip(rows.schema.names, rows.columns, strict=True) if rows.num_rows == 1 else ()
+    return [name for name, cell in cells if cell.null_count]
+
+
+def _failed(row_id: RowId, error: BaseException, empty_columns: Sequence[str] = ()) -> FailedRow:
     message = cleaned(line_of(error), _MAX_ERROR)
+    if empty_columns:
+        more = len(empty_columns) - _MAX_COLUMNS
+        names = ", ".join(empty_columns[:_MAX_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+        hint = cleaned(f" (empty in this row: {names}; fill them, or handle None)", _MAX_ERROR)
+        line, newline, rest = message.partition("\n")  # most displays show the first line only
+        message = f"{line}{hint}{newline}{rest}"
     return FailedRow(id=row_id, error=message, traceback=cleaned(text_of(error), _MAX_TRACEBACK))
