@@ -40,6 +40,7 @@ class EvaluationMixin(OpenExperiment):
     ) -> pd.DataFrame:
         """Compute metrics of trained models on a split, each model at its best epoch.
 
+        It reads the data set of the newest finished ETL run.
         Models are tested in parallel on all workers. Each one gets the whole split in a single call of
         `SubEpochSpec.test`, so any metric is possible.
 
@@ -61,7 +62,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, or `wait_limit` is no time span above 0.
+            DataError: the split was not preprocessed, the newest data set was prepared in another way than the
+                models' own one, or `wait_limit` is no time span above 0.
             RunFailedError: the run failed or was stopped.
 
         Warns:
@@ -96,6 +98,8 @@ class EvaluationMixin(OpenExperiment):
     ) -> pd.DataFrame:
         """Predict the outputs of a split with trained models, each at its best epoch.
 
+        It reads the data set of the newest finished ETL run.
+
         Args:
             models: model id or ids. Default: the best model.
             fit: fit run. Default: the newest.
@@ -112,7 +116,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, or `wait_limit` is no time span above 0.
+            DataError: the split was not preprocessed, the newest data set was prepared in another way than the
+                models' own one, or `wait_limit` is no time span above 0.
             RunFailedError: the run failed or was stopped.
 
         Example::

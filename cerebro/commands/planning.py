@@ -250,7 +250,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
 
     Raises:
         NotFoundError: the fit run or a model does not exist, or its best epoch is unknown.
-        DataError: the data set lacks the split.
+        DataError: the newest data set lacks the split, or differs from the models' own one in more than its rows.
     """
     fit = state.runs.get(request.fit)
     if fit is None or not isinstance(fit.request, FitRequest):
@@ -275,13 +275,12 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
                 f"{removal}: name a model that has its checkpoints{_testable_models(fit)}, or clone it cold"
             )
         models[name] = epoch
-    # The data set that the models were trained on: a later ETL run may have scaled the data differently.
-    dataset = state.datasets[fit.plan.dataset] if isinstance(fit.plan, FitPlan) else _dataset(state)
+    dataset = _readable_dataset(state, fit, names)
     partitions = dataset.partitions(request.split)
     if not partitions:
         raise DataError(
             f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: "
-            "give a new experiment a locator for it, and preprocess and train there"
+            "give a new experiment a locator for it, and call run_etl and run_fit there"
         )
     return EvaluatePlan(
         kind=request.kind,
@@ -291,6 +290,31 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
         partitions=partitions,
         # No worker has all training data.
         is_whole=request.kind == "test" and request.split != "train",
+    )
+
+
+def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -> Dataset:
+    """Return the newest data set, after checking that models of a fit can read it.
+
+    They can if the same spec made it from the same result of `ETLSpec.fit`: then it prepares a row in the same way.
+    """
+    newest = _dataset(state)
+    if not isinstance(fit.plan, FitPlan) or fit.plan.dataset == newest.id:
+        return newest
+    own = state.datasets[fit.plan.dataset]
+    requests = state.etl_request(own.id), state.etl_request(newest.id)
+    codes = [request.code_fingerprint if request else "" for request in requests]
+    results = [dataset.fitted.checksum if dataset.fitted else "" for dataset in (own, newest)]
+    if codes[0] == codes[1] and results[0] == results[1]:
+        return newest
+    difference = "another ETL spec" if codes[0] != codes[1] else "another result of ETLSpec.fit"
+    own_etl, newest_etl = (state.etl_runs(dataset.id)[-1].id for dataset in (own, newest))
+    named = ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
+    raise DataError(
+        f"{'models' if len(models) > 1 else 'model'} {named} of {fit.id} cannot read the newest data set: "
+        f"{newest_etl} made {newest.id} with {difference} than {own_etl}, which made {own.id}, the data set "
+        f"of {fit.id}. Call run_fit to train on the newest data set, or repeat {own_etl}: call run_etl with its spec, "
+        "training rows, seed and fraction"
     )
 
 

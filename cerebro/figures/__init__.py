@@ -18,7 +18,7 @@ from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
 from cerebro.figures.importance import Importance, importance, importance_of
-from cerebro.figures.measurements import Measured, averaged, tested, tests_of
+from cerebro.figures.measurements import Measured, averaged, other_rows, tested, tests_of
 from cerebro.figures.models import ModelSummary, summaries, summary, values_at
 from cerebro.figures.palette import THEME_COLORS, Theme, colour, in_dark
 from cerebro.figures.parallel import parallel
@@ -86,6 +86,7 @@ __all__ = [
     "in_dark",
     "landmarks",
     "observations",
+    "other_rows",
     "other_tasks",
     "parallel",
     "partition_rows",

@@ -81,6 +81,15 @@ def averaged(measured: Sequence[Measured]) -> str:
     )
 
 
+def other_rows(state: ExperimentState, run: Run) -> str:
+    """Name the ETL run whose rows a test reads, if the models were trained on another data set; else empty."""
+    assert isinstance(run.plan, EvaluatePlan)
+    trained_on, etl_runs = state.runs[run.plan.fit].plan, state.etl_runs(run.plan.dataset)
+    if not etl_runs or trained_on is None or trained_on.dataset == run.plan.dataset:
+        return ""
+    return f"{run.id} reads the rows of {etl_runs[-1].id}; {run.plan.fit} trained on another data set"
+
+
 def tests_of(state: ExperimentState, fit: Run) -> Iterator[Run]:
     """Yield the planned test runs of a fit run's models, oldest first."""
     for run in state.runs.values():

@@ -111,12 +111,13 @@ class ExperimentState:
     torn: str = ""
     """Error that left the event after `seq` half applied; empty for a valid state."""
 
+    def etl_runs(self, dataset: str) -> list[Run]:
+        """Return the planned ETL runs of a data set, oldest first."""
+        return [r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset]
+
     def etl_request(self, dataset: str) -> EtlRequest | None:
         """Return the request of a data set's newest ETL run."""
-        etl_runs = [
-            r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset
-        ]
-        requests = [run.request for run in etl_runs if isinstance(run.request, EtlRequest)]
+        requests = [run.request for run in self.etl_runs(dataset) if isinstance(run.request, EtlRequest)]
         return requests[-1] if requests else None
 
     def open_runs(self) -> list[Run]:

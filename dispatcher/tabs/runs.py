@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.figures import Measured, averaged
+from cerebro.figures import Measured, averaged, other_rows
 from cerebro.state import Run, RunState, waiting_for
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import TimeLeft
@@ -60,7 +60,7 @@ class ScoreRow:
     """Result of a test run for one model.
 
     Attributes:
-        note: how metrics were combined, or an empty text if user code saw the whole split at once.
+        note: how metrics were combined, and the ETL run of the rows if the models were trained on another data set.
     """
 
     run: str
@@ -113,6 +113,7 @@ def best_scores(read_model: ReadModel, run: Run) -> list[ScoreRow]:
     ):
         return []
     fit = read_model.state.runs[run.request.fit].fit_request
+    rows_note = other_rows(read_model.state, run)
     of_one = len(run.plan.partitions) if run.plan.is_whole else 1
 
     def rank(one: Measured) -> tuple[bool, float]:
@@ -127,7 +128,7 @@ def best_scores(read_model: ReadModel, run: Run) -> list[ScoreRow]:
             partitions_done=one.done * of_one,
             partitions=one.parts * of_one,
             metrics=dict(one.metrics),
-            note=averaged([one]),
+            note="; ".join(text for text in (averaged([one]), rows_note) if text),
         )
         for one in heapq.nsmallest(MAX_SCORES, read_model.tested(run).results(), key=rank)
     ]

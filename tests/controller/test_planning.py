@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.parallel_plans import SINGLE, TechniqueChoice
-from cerebro.contract.runs import EvaluateRequest, FitRequest
+from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest
 from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Random, SearchRequest
+from cerebro.contract.tasks.checkpoints import FittedRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.techniques.named import KINDS
-from tests.state.stories import DATASET, SHA, Story, joined
+from tests.state.stories import DATASET, SHA, Story, etl_plan, joined
 
 
 def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
@@ -209,3 +212,54 @@ def test_a_fit_with_more_devices_than_any_worker_is_refused() -> None:
     """The client checks the same and gives the same message."""
     with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
         labels({"worker-0": 2}, gpus=[2, 4])
+
+
+def preprocess_again(story: Story, *, fingerprint: str = SHA) -> None:
+    """Finish etl-2, which makes another data set: 3 test rows in each partition."""
+    plan = etl_plan(2, {"train": 10, "test": 3}).model_copy(update={"dataset": "one-e"})
+    request_ = EtlRequest(code=SHA, code_fingerprint=fingerprint)
+    story.append(RunRequested(run="etl-2", request=request_), RunStarted(run="etl-2", plan=plan))
+    for key in [task.key for task in story.state.runs["etl-2"].tasks.by_key.values()]:
+        story.do(key, key.partition or 0, TaskResult(rows=3))
+    story.append(RunFinished(run="etl-2", outcome="finished"))
+
+
+def fitted_ref(checksum: str) -> FittedRef:
+    return FittedRef(name="datasets/one-d/fitted/etl-1-a1.pickle", checksum=checksum, size=1)
+
+
+@pytest.mark.parametrize("kind", ["test", "predict"])
+def test_an_evaluation_reads_the_rows_of_the_newest_etl_run(fitted: Story, kind: str) -> None:
+    """The same ETL spec and result of `fit` prepare new rows in the same way, so changed files are read."""
+    fitted.append(RunFinished(run="fit-1", outcome="finished"))
+    preprocess_again(fitted)
+    fitted.state.datasets[DATASET].fitted = fitted_ref("a")
+    fitted.state.datasets["one-e"].fitted = fitted_ref("a")
+    plan = plan_evaluation(fitted.state, evaluate(kind=kind))
+    assert (plan.dataset, plan.partitions, plan.models) == ("one-e", {0: 3, 1: 3}, {"m01": 1})
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "checksum", "difference"),
+    [("1" * 64, "a", "another ETL spec"), (SHA, "b", "another result of ETLSpec.fit")],
+)
+def test_an_evaluation_refuses_rows_that_were_prepared_differently(
+    fitted: Story, fingerprint: str, checksum: str, difference: str
+) -> None:
+    """The error names the model, both data sets and ETL runs, and both remedies."""
+    fitted.append(RunFinished(run="fit-1", outcome="finished"))
+    preprocess_again(fitted, fingerprint=fingerprint)
+    fitted.state.datasets[DATASET].fitted = fitted_ref("a")
+    fitted.state.datasets["one-e"].fitted = fitted_ref(checksum)
+    match = (
+        f"model m01 of fit-1 .*etl-2 made one-e with {difference} than etl-1, which made one-d, the data set of fit-1. "
+        "Call run_fit .*repeat etl-1"
+    )
+    with pytest.raises(DataError, match=match):
+        plan_evaluation(fitted.state, evaluate())
+    # The repeated run finds its data set again.
+    own = fitted.state.runs["etl-1"]
+    assert own.plan is not None
+    fitted.append(RunRequested(run="etl-3", request=own.request), RunStarted(run="etl-3", plan=own.plan))
+    fitted.append(RunFinished(run="etl-3", outcome="finished"))
+    assert plan_evaluation(fitted.state, evaluate()).dataset == DATASET

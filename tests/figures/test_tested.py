@@ -11,7 +11,7 @@ from cerebro.contract.metrics import Terms
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import Run
-from tests.state.stories import DATASET, Story
+from tests.state.stories import DATASET, Story, etl_plan
 
 METRICS = st.dictionaries(
     st.sampled_from(["accuracy", "auc", "f1"]),
@@ -67,3 +67,23 @@ def test_summed_ratios_of_parts_equal_those_of_the_whole_split() -> None:
     assert figures.averaged([first]) == ""
     assert second.metrics == {"f1": 0.5, "loss": (3 * 0.5 + 4 * 1.0) / 7}
     assert "weighted by rows (loss; the others are of all rows)" in figures.averaged([first, second])
+
+
+def test_a_test_on_other_rows_than_the_fit_names_its_etl_run() -> None:
+    """Without the note, metrics of different rows would look comparable."""
+    story = Story()
+    story.etl()
+    story.fit()
+    run = planned(story, [3], is_whole=True)
+    assert figures.other_rows(story.state, run) == ""
+    plan = etl_plan(2, {"train": 5, "test": 3}).model_copy(update={"dataset": "one-e"})
+    story.append(
+        RunRequested(run="etl-2", request=story.state.runs["etl-1"].request),
+        RunStarted(run="etl-2", plan=plan),
+    )
+    assert isinstance(run.plan, EvaluatePlan)
+    run.plan = run.plan.model_copy(update={"dataset": "one-e"})
+    assert (
+        figures.other_rows(story.state, run)
+        == "test-1 reads the rows of etl-2; fit-1 trained on another data set"
+    )

@@ -223,7 +223,12 @@ def _tests(drawings: Drawings) -> Iterable[_Table]:
         metrics = sorted({name for result in results for name in result.metrics})
         rows = [(r.model, r.epoch, r.rows, *(r.metrics.get(name) for name in metrics)) for r in results]
         assert isinstance(run.request, EvaluateRequest)
-        notes = (figures.averaged(results), "" if run.state is RunState.FINISHED else str(run.state))
+        rows_note = figures.other_rows(drawings.state, run)
+        notes = (
+            figures.averaged(results),
+            rows_note,
+            "" if run.state is RunState.FINISHED else str(run.state),
+        )
         note = "; ".join(part for part in notes if part)
         columns = ("model", "epoch", "rows", *metrics)
         if rows:
