@@ -111,7 +111,7 @@ def attempts(*ends: tuple[str, str]) -> Task:
             task.retry()
         number: Any = len(task.attempts) + 1
         at: Any = SimpleNamespace(
-            attempt=number, time=float(number), devices=(0,), parallel_plan=None, other_members=()
+            attempt=number, time=float(number), devices=(0,), parallel_plan=None, other_members=(), group=None
         )
         task.assign(at, worker)
         task.start(at)

@@ -131,7 +131,7 @@ def test_a_test_reads_the_whole_split_if_a_worker_can(
         (evaluate(fit="etl-1"), NotFoundError, r"'etl-1'.*there is: fit-1"),
         (evaluate(models=("m09",)), NotFoundError, r"'m09'.*m00, m01, m02"),
         (evaluate(models=("m02",)), NotFoundError, r"'m02'.*no completed epoch"),
-        (evaluate(split="predict"), DataError, r"no rows of split 'predict'.*run_etl"),
+        (evaluate(split="predict"), DataError, r"no rows of split 'predict'.*give a new experiment"),
     ],
 )
 def test_an_impossible_evaluation_is_refused_with_the_reason(

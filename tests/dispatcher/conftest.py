@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from werkzeug.routing import Rule
 
 import dispatcher.app
+from dispatcher.documentation import page as documentation
 from dispatcher.pages.statics import Statics
 
 
@@ -20,6 +22,12 @@ def made_once() -> Iterator[None]:
         patch.setattr(Rule, "compile", _compiled_once())
         patch.setattr(dispatcher.app, "Statics", cache(Statics))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ignore a documentation site that `make docs` has built in this checkout."""
+    monkeypatch.setattr(documentation, "FOLDER", tmp_path / "no-site")
 
 
 def _compiled_once() -> Any:

@@ -116,8 +116,9 @@ def test_the_examples_of_the_guides_run_after_the_tutorial(user: User, next_outp
 
 def test_every_page_with_code_is_run_by_a_test() -> None:
     """A block that no test can run is marked `py` instead of `python`."""
-    # tests/worker/training/test_adapters.py, tests/examples/test_docs.py, tests/search/test_check_procedure.py
-    elsewhere = {"coming-from", "extend"}
+    # tests/worker/training/test_adapters.py, tests/examples/test_docs.py, tests/examples/test_lora.py,
+    # tests/search/test_check_procedure.py
+    elsewhere = {"coming-from", "extend", "fine-tuning"}
     pages = {path.stem for path in ROOT.glob("docs/*.md") if blocks(path)}
     assert pages == {"tutorial", *NEXT, *GUIDES, *elsewhere}
 

@@ -131,7 +131,8 @@ class Settings:
                 f"{' and '.join(missing)} not set: set them, because a worker needs a token and a name"
             )
         pod = _pod(environment)
-        frozen_cache_bytes(environment)  # children read it; an invalid value is an error of the worker
+        # Children read CEREBRO_FROZEN_CACHE_MIB; an invalid value is an error of the worker.
+        frozen_cache_bytes(environment)
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=environment["CEREBRO_TOKEN"],

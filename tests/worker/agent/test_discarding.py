@@ -154,7 +154,7 @@ def test_only_an_accepted_commit_removes_and_only_older_files(
     agent = Agent(store, settings, {}, Resources(devices=WorkerDevices(1), replicas=tuple, host="h", pid=1))
     result = TaskResult() if ends_well else Failure(kind=FailureKind.CRASH, message="it died")
     slot = Slot(agent._shared, (0,))
-    monkeypatch.setattr(slot.execution, "run", lambda item: result)
+    monkeypatch.setattr(slot.execution, "run", lambda item: [(item, result)])
     given = [item(5, keep=(f"one/fit-1/m00/{name(3)}",))]
     monkeypatch.setattr(
         slot.mailbox, "next", lambda behind=None: given.pop() if given else agent.stop("done")
