@@ -301,19 +301,19 @@ def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -
     newest = _dataset(state)
     if not isinstance(fit.plan, FitPlan) or fit.plan.dataset == newest.id:
         return newest
-    own = state.datasets[fit.plan.dataset]
-    requests = state.etl_request(own.id), state.etl_request(newest.id)
+    known = state.datasets[fit.plan.dataset]
+    requests = state.etl_request(known.id), state.etl_request(newest.id)
     codes = [request.code_fingerprint if request else "" for request in requests]
-    results = [dataset.fitted.checksum if dataset.fitted else "" for dataset in (own, newest)]
+    results = [dataset.fitted.checksum if dataset.fitted else "" for dataset in (known, newest)]
     if codes[0] == codes[1] and results[0] == results[1]:
         return newest
     difference = "another ETL spec" if codes[0] != codes[1] else "another result of ETLSpec.fit"
-    own_etl, newest_etl = (state.etl_runs(dataset.id)[-1].id for dataset in (own, newest))
+    fit_etl, newest_etl = (state.etl_runs(dataset.id)[-1].id for dataset in (known, newest))
     named = ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
     raise DataError(
         f"{'models' if len(models) > 1 else 'model'} {named} of {fit.id} cannot read the newest data set: "
-        f"{newest_etl} made {newest.id} with {difference} than {own_etl}, which made {own.id}, the data set "
-        f"of {fit.id}. Call run_fit to train on the newest data set, or repeat {own_etl}: call run_etl with its spec, "
+        f"{newest_etl} made {newest.id} with {difference} than {fit_etl}, which made {known.id}, the data set "
+        f"of {fit.id}. Call run_fit to train on the newest data set, or repeat {fit_etl}: call run_etl with its spec, "
         "training rows, seed and fraction"
     )
 

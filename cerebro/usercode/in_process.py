@@ -89,6 +89,19 @@ class UserCode:
             spec.fitted = restore_fitted(self.fitted())
         return spec
 
+    def fitted_value(self) -> Any:
+        """Restore the result of `ETLSpec.fit`; `None` without one.
+
+        Raises:
+            SpecError: it cannot be restored.
+            DataError: it is missing or damaged.
+        """
+        if self.fitted is None:
+            return None
+        content = self.fitted()
+        with self.importable(), generators_kept():
+            return restore_fitted(content)
+
 
 class _Finder:
     """Finds modules with some names in one folder."""

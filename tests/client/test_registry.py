@@ -31,12 +31,14 @@ from cerebro.errors import (
     CheckpointCorruptError,
     ClusterError,
     ConflictError,
+    DataError,
     NotFoundError,
 )
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
+from cerebro.usercode import in_process
 from cerebro.usercode.encoding import encode
-from cerebro.usercode.fitted import pack_fitted, write_fitted
+from cerebro.usercode.fitted import pack_fitted, restore_fitted, write_fitted
 from cerebro.worker.training.checkpoints.checkpoint import save
 from controller.storage.registered_models import Registering
 from tests.client.results.fits import fit_result
@@ -111,6 +113,7 @@ def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> N
         (layer,) = model.modules()
         assert layer(torch.ones(3)).shape == (1,)
         assert torch.equal(layer.weight, torch.zeros(1, 3))
+        assert model.fitted == {"width": 3}
         assert (model.name, model.version, model.checkpoint) == (
             version.name,
             version.version,
@@ -225,6 +228,37 @@ def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
     copy.unlink()
     with pytest.raises(CheckpointCorruptError, match=message):
         model.modules()
+
+
+def test_the_fitted_value_is_restored_on_request_only(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restoring runs user code, so `load_model` and `load` must not. It happens once."""
+    restored = []
+
+    def watched(content: bytes) -> Any:
+        restored.append(content)
+        return restore_fitted(content)
+
+    monkeypatch.setattr(in_process, "restore_fitted", watched)
+    trained.register("digits", "m00")
+    model = load_model("digits/1")
+    model.load()
+    assert restored == []
+    assert model.fitted is model.fitted
+    assert restored == [pack_fitted({"width": 3})]
+    trained.volumes.checkpoint(".registry/digits/v1/fitted.pickle").write_bytes(b"damaged")
+    with pytest.raises(
+        DataError, match=r"the result of ETLSpec.fit, .*fitted.pickle, is damaged.*Restore it"
+    ):
+        _ = load_model("digits/1").fitted
+
+
+def test_a_version_without_fit_has_no_fitted_value(trained: Trained) -> None:
+    """As for `ETLSpec.fitted`."""
+    trained.story.state.datasets["one-d"].fitted = None
+    trained.register("digits", "m00")
+    assert load_model("digits/1").fitted is None
 
 
 def test_the_next_controller_completes_an_interrupted_copy(trained: Trained) -> None:

@@ -258,8 +258,8 @@ def test_an_evaluation_refuses_rows_that_were_prepared_differently(
     with pytest.raises(DataError, match=match):
         plan_evaluation(fitted.state, evaluate())
     # The repeated run finds its data set again.
-    own = fitted.state.runs["etl-1"]
-    assert own.plan is not None
-    fitted.append(RunRequested(run="etl-3", request=own.request), RunStarted(run="etl-3", plan=own.plan))
+    first = fitted.state.runs["etl-1"]
+    assert first.plan is not None
+    fitted.append(RunRequested(run="etl-3", request=first.request), RunStarted(run="etl-3", plan=first.plan))
     fitted.append(RunFinished(run="etl-3", outcome="finished"))
     assert plan_evaluation(fitted.state, evaluate()).dataset == DATASET

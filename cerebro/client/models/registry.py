@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,21 @@ class RegisteredModel(TrainedModel):
             StoreUnavailableError: the cluster does not answer.
         """
         return self._with_version(lambda: super(RegisteredModel, self).path)
+
+    @cached_property
+    def fitted(self) -> Any:
+        """Result of `ETLSpec.fit` for the training data; `None` without this method. Restoring it runs user code.
+
+        Raises:
+            DataError: the file is missing or damaged.
+            SpecError: it cannot be restored here.
+            StoreUnavailableError: the cluster does not answer.
+
+        Example::
+
+            column = (hours - model.fitted["mean"]) / model.fitted["std"]
+        """
+        return None if self.code is None else self.code.fitted_value()
 
     def _state(self, device: str) -> dict[str, Any]:
         return self._with_version(lambda: super(RegisteredModel, self)._state(device))
@@ -169,7 +185,7 @@ def load_model(reference: str, *, server: str | None = None, token: str | None =
         token: access token. Default: ``CEREBRO_TOKEN``.
 
     Returns:
-        The version; `modules()` returns its modules, `load()` its state.
+        The version; `modules()` returns its modules, `load()` its state, `fitted` the result of `ETLSpec.fit`.
 
     Raises:
         BadRequestError: `reference` is malformed.
