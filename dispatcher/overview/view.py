@@ -189,7 +189,8 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
 
 
 def _code(experiment: str, run: str) -> str:
-    return f'from cerebro import Experiment\n\nstate = Experiment.attach("{experiment}").result("{run}").best.load()'
+    best = f'Experiment.attach("{experiment}").result("{run}").best'
+    return f"from cerebro import Experiment\n\nmodules = {best}.modules()"
 
 
 def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:

@@ -53,7 +53,7 @@ def test_the_report_starts_with_the_best_model(report: str, story: Story) -> Non
         f"{best.hyperparams['lr']:.6g}",
         checkpoint.name,
         "Experiment.attach('one').result('fit-1').best",
-        "best.load()",
+        "best.modules()",
     ):
         assert expected in answer
 

@@ -18,7 +18,7 @@ def test_the_overview_starts_with_the_best_model(bench: Bench, browser: Browser)
     page = text_of(browser.get("/experiments/digits").text)
     assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page
     assert "learning_rate 0.1 layers 1 batch_size 32" in page
-    assert 'Experiment.attach("digits").result("fit-1").best.load()' in page
+    assert 'Experiment.attach("digits").result("fit-1").best.modules()' in page
     assert "23 % of fit-1: 10/42 tasks" in page
     assert "5 queued, 2 running, 1 failed" in page
     assert "trains m05, epoch 1, partition 0 worker-0" in page
@@ -218,7 +218,7 @@ def test_the_best_model_of_all_fits_is_shown(bench: Bench, browser: Browser) -> 
     for address in ("/experiments/twice", "/experiments/twice?fit=fit-1"):
         page = text_of(browser.get(address).text)
         assert "Best model: m00 of fit-1 accuracy 0.9405 at epoch 2" in page
-        assert 'result("fit-1").best.load()' in page
+        assert 'result("fit-1").best.modules()' in page
         assert "best of fit-1 m00 accuracy" in page
     source = browser.get("/experiments/twice").text
     assert 'href="/experiments/twice/models/m00?fit=fit-1"' in source.partition('class="tabline"')[0]
