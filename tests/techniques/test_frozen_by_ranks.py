@@ -121,7 +121,9 @@ def test_parallel_plans_share_one_frozen_weights_file(
         before = attempt(parallel_plan, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")
         assert (tmp_path / before.name).stat().st_size < 2 * TENSOR
     (base,) = bases(tmp_path)
-    assert (tmp_path / base).stat().st_size == 2 * TENSOR
+    assert (
+        2 * TENSOR <= (tmp_path / base).stat().st_size < 2 * TENSOR + 64
+    )  # tensors start at multiples of 64 bytes
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
