@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"cerebro: {MissingPackageError.from_import(cause)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        for note in getattr(interrupt, "__notes__", ()):
+            print(f"\n{note}")
         return _INTERRUPTED
     except BrokenPipeError:  # `cerebro logs | head`: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -342,9 +342,9 @@ class Session:
                         if not run.is_open:
                             return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
-        except KeyboardInterrupt:
-            print(  # noqa: T201 - for the user who interrupted
-                f"\n{name} continues in the cluster{doubt}: follow it with "
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(  # Python and IPython print it after the traceback
+                f"{name} continues in the cluster{doubt}: follow it with "
                 f"Experiment.attach({self.name!r}).watch(), end it with .stop()"
             )
             raise

@@ -221,8 +221,8 @@ def named_rows(rows: Sequence[FailedRow]) -> str:
     for row in rows[:NAMED_ROWS]:
         errors.setdefault(row.error.partition("\n")[0], []).append(row)
     lines = [
-        f"  row {first.id!r}{f' and {len(others)} more' if others else ''}: {error}"
-        for error, (first, *others) in errors.items()
+        f"  row {first.id!r}{f' and {len(same)} more' if same else ''}: {error}"
+        for error, (first, *same) in errors.items()
     ]
     more = [f"  and {len(rows) - NAMED_ROWS:,} more"] if len(rows) > NAMED_ROWS else []
     return "\n".join(["", *lines, *more])

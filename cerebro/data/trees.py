@@ -68,7 +68,7 @@ def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
             ragged.add(name)
             values[name] = _ragged_leaf(row_id, name, value.value)
         else:
-            values[name] = _leaf(row_id, name, value)
+            values[name] = _leaf(row_id, name, value, "row_preprocessor")
 
     structure = _structure(row_id, input_tree, output_tree, leaf)
     return FlatRow(id=row_id, values=values, ragged=frozenset(ragged), structure=structure)
@@ -172,7 +172,7 @@ def _escaped(key: str) -> str:
     return key.replace("%", "%25").replace(".", "%2E") if "." in key or "%" in key else key
 
 
-def _leaf(row_id: RowId, name: str, value: object) -> Array:
+def _leaf(row_id: RowId, name: str, value: object, method: str) -> Array:
     try:
         array = _as_array(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -180,15 +180,15 @@ def _leaf(row_id: RowId, name: str, value: object) -> Array:
     if array is None:
         raise RowError(
             f"row {row_id!r}: field {name!r} is a {type(value).__module__}.{type(value).__qualname__}; "
-            "the preprocessor must return tensors, arrays, numbers, bools, or dicts or tuples of them"
-            + _HINTS.get(type(value), "")
+            f"{method} must return tensors, arrays, numbers, bools, or dicts or tuples of them"
+            + _HINTS.get(type(value), ". Use .to_numpy()" if hasattr(value, "to_numpy") else "")
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in DTYPE_NAMES:
         raise RowError(
             f"row {row_id!r}: field {name!r} is an array of dtype {array.dtype}; "
-            f"return one of {', '.join(DTYPES)}"
+            f"{method} must return one of {', '.join(DTYPES)}{_WORDS if array.dtype.kind in 'OSUT' else ''}"
         )
     return array
 
@@ -199,7 +199,7 @@ def _ragged_leaf(row_id: RowId, name: str, value: object) -> Array:
             f"row {row_id!r}: field {name!r} is ragged({type(value).__name__}); mark an array or tensor with an axis, "
             "such as ragged(np.asarray(tokens, np.int64))"
         )
-    return _leaf(row_id, name, value)
+    return _leaf(row_id, name, value, "row_preprocessor")
 
 
 def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragged:
@@ -212,10 +212,10 @@ def _batch_leaf(ids: Sequence[RowId], name: str, value: object) -> Array | Ragge
         converted = _of_arrow(ids, name, value) if _is_arrow_list(value) else value
         if isinstance(converted, Ragged):
             offsets = converted.offsets.cpu().numpy() if is_tensor(converted.offsets) else converted.offsets
-            return Ragged(_leaf(ids[0], name, converted.values), offsets)
+            return Ragged(_leaf(ids[0], name, converted.values, "batch_preprocessor"), offsets)
     except DataError as error:
         raise RowError(f"{_batch_text(ids)}: field {name!r} cannot be stored: {error}") from error
-    return _leaf(ids[0], name, converted)
+    return _leaf(ids[0], name, converted, "batch_preprocessor")
 
 
 def _is_arrow_list(value: object) -> bool:
@@ -262,10 +262,12 @@ def _batch_text(ids: Sequence[RowId]) -> str:
     return f"batch of {len(ids)} rows that begins with row {ids[0]!r}"
 
 
+_WORDS = ". Map words to numbers, such as CLASSES.index(word)"
+
 _HINTS: Mapping[type, str] = {
     list: ". Give a tuple for separate fields, np.asarray(...) for one array, or cerebro.Ragged.of(...) for arrays of "
     "different lengths, one for each row of a batch",
-    str: ". Encode strings as numbers; they can be looked up in the metadata by the row's id",
+    str: f"{_WORDS}; words can be looked up in the metadata by the row's id",
     bytes: ". Give np.frombuffer(...)",
     type(None): ". Only the output as a whole may be None",
     Ragged: ". A Ragged is of many rows: mark the array of one row with cerebro.ragged(...)",

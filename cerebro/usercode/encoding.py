@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 from cloudpickle.cloudpickle import (
+    _code_reduce,
     _decompose_typevar,
     _dynamic_class_reduce,
     _make_typevar,
@@ -177,6 +178,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             if is_local(obj):
                 attributes = {name: value for name, value in vars(obj).items() if name not in _IMPORT_SYSTEM}
                 return dynamic_subimport, (obj.__name__, attributes)
+        elif isinstance(obj, types.CodeType):
+            return _code_with_file_reduce(obj)
         elif isinstance(obj, (types.FunctionType, type, TypeVar)) and is_local(
             sys.modules.get(obj.__module__ or "")
         ):
@@ -188,6 +191,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 _IMPORT_SYSTEM = frozenset({"__builtins__", "__cached__", "__loader__", "__path__", "__spec__"})
 """Module attributes that are meaningless on the worker or cannot be serialised."""
+
+
+def _code_with_file_reduce(code: types.CodeType) -> Any:
+    """Reduce a code object with its file name, which cloudpickle 3.1.3 replaces, for tracebacks."""
+    make, values = _code_reduce(code)
+    return make, tuple(code.co_filename if value == "<dynamic-code>" else value for value in values)
 
 
 def _typevar_reduce(variable: TypeVar) -> Any:

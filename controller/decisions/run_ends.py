@@ -66,7 +66,8 @@ def _all_failed(run: Run) -> str:
     first, *other_causes = sorted(causes.items(), key=lambda cause: -len(cause[1]))
     share = f", {len(first[1])} of them" if other_causes else ""
     failure = first[1][0].failures.final
-    lines = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
+    subject = "the only model" if len(run.models) == 1 else f"all {len(run.models)} models"
+    lines = [f"{subject} failed{share}: {failure.text if failure else 'no cause'}"]
     for cause, models in other_causes:
         more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
         lines.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")

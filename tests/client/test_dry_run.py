@@ -345,6 +345,29 @@ def test_code_that_fails_on_a_worker_fails_in_the_dry_run(
     assert wrong == "exit" or "of the dry run" in "".join(caught.value.__notes__)
 
 
+class Gaps(Arrays):
+    """Has NaN or infinity in the input of some rows."""
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        pixels, label = super().row_preprocessor(row, mode, object_dir)
+        return pixels * {1: np.nan, 3: np.inf, 4: np.nan}.get(row["id"] % 5, 1.0), label
+
+
+def test_inputs_that_are_not_finite_are_named(locators: Locators) -> None:
+    """As warnings, and with the error of a loss that becomes NaN."""
+    expected = (
+        "input contains NaN in 3 of 8 rows of train",
+        "input contains infinity in 1 of 8 rows of train",
+        "input contains NaN in 2 of 5 rows of valid",
+        "input contains infinity in 1 of 5 rows of valid",
+        "input contains NaN in 1 of 3 rows of predict",
+    )
+    assert experiment(locators).dry_run(Gaps()).warnings == expected
+    with pytest.raises(NonFiniteMetricError, match=r"loss became nan .* Check the inputs for NaN") as caught:
+        experiment(locators).dry_run(Gaps(), Linear(), CONFIGURATION)
+    assert caught.value.__notes__[-5:] == list(expected)
+
+
 def test_unusable_arguments_are_reported_first(locators: Locators, tmp_path: Path) -> None:
     """Unusable metadata, and missing or incomplete configurations."""
     one = experiment(locators)

@@ -122,6 +122,16 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("rows:Rows(size=3)", "rows.Rows", r"e.yaml:6: etl.spec: 'rows.Rows': expected module:Class"),
         ("(size=3)", "(size=x)", r"e.yaml:6: etl.spec: x: expected a number"),
         ("train: {metadata: train.csv}", "train: 3", r"e.yaml:2: locators: locators are wrong: train: Input"),
+        (
+            "train: {metadata: train.csv}",
+            "train: {metdata: train.csv}",
+            r"e.yaml:2: locators: .* unknown key 'metdata' in the locator of 'train': did you mean 'metadata'\?",
+        ),
+        (
+            "train: {metadata: train.csv}",
+            "trial: {metadata: train.csv}",
+            r"e.yaml:2: .* unknown key 'trial' in the locators: did you mean 'train'\?",
+        ),
         ("name: rows", "name: rows\nname: more", r"e.yaml:2: name: given twice"),
         (GOOD[GOOD.index("fit:") : GOOD.index("test: true")], "", r"e.yaml:7: test: needs a trained model: add `fit`"),
         ("rows:Training", "nowhere:Training", r"e.yaml:8: fit.spec: nowhere:Training: module 'nowhere' is neither in"),

@@ -227,6 +227,14 @@ def test_a_failure_cause_of_many_models_is_reported_once() -> None:
     ]
 
 
+def test_the_failure_of_a_single_model_is_the_runs_error() -> None:
+    """The message does not count it."""
+    failure = Failure(kind=FailureKind.USER_ERROR, message="ValueError: boom")
+    scenario = Scenario(replicas=own_partition(1), outcome=lambda body, attempt, worker: failure)
+    run = fold(EXPERIMENT, simulate(scenario, models=1, partitions=1).log).runs["fit-1"]
+    assert run.failures.error == "the only model failed: ValueError: boom"
+
+
 @pytest.mark.parametrize(("crashes", "survives"), [(2, True), (3, False)])
 def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) -> None:
     """A model whose process always dies fails."""

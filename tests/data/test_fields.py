@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -96,11 +97,18 @@ def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> Non
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("cat", r"row 7: field 'output\.label' is a builtins\.str.*looked up in the metadata"),
+        (
+            "cat",
+            r"row 7: field 'output\.label' is a builtins\.str.*CLASSES\.index.*looked up in the metadata",
+        ),
         ([1, 2], r"row 7: field 'output\.label' is a builtins\.list.*tuple"),
         (None, r"row 7: field 'output\.label' is a builtins\.NoneType"),
         (np.array(["a"]), r"row 7: field 'output\.label' is an array of dtype <U1"),
         (np.array([None]), r"row 7: field 'output\.label' is an array of dtype object"),
+        (
+            pd.Series([1]),
+            r"'output\.label' is a pandas\..*Series; row_preprocessor must return .* Use \.to_numpy\(\)",
+        ),
         (1j, r"row 7: field 'output\.label' is a builtins\.complex"),
         (2**63, r"row 7: field 'output\.label' cannot be stored"),
         (

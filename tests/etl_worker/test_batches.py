@@ -63,11 +63,11 @@ def test_several_cores_process_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (([[1, 2]], None), r"field 'input' is a builtins.list; the preprocessor must return"),
+        (([[1, 2]], None), r"field 'input' is a builtins.list; batch_preprocessor must return"),
         ((np.zeros((3, 2)), None), r"4 rows .* row 0: field 'input' has shape \(3, 2\); .* 4 on the first axis"),
         ((1.0, None), r"field 'input' has shape \(\); batch_preprocessor must return one entry for each row"),
         (np.zeros(4), r"row 0: batch_preprocessor returned a ndarray, expected \(input, output\)"),
-        ((np.array(["a"] * 4), None), r"dtype <U1; return one of bool"),
+        ((np.array(["a"] * 4), None), r"dtype <U1; batch_preprocessor must return one of.* CLASSES\.index\(word\)"),
     ],
 )  # fmt: skip
 def test_an_invalid_batch_ends_the_job(tmp_path: Path, returned: Any, message: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,25 @@ def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> No
         print(mine.value(), theirs.value(), type(theirs) is Spec, type(theirs).__name__)
     """
     assert in_process([tmp_path], code) == "2 1 False Spec"
+
+
+def test_a_traceback_of_restored_code_names_file_and_line() -> None:
+    """Also a nested function."""
+    try:
+        decode(encode(Failing()).encoded).run()
+    except ValueError as error:
+        frames = traceback.extract_tb(error.__traceback__)[-2:]
+    assert [(frame.filename, frame.name, frame.line) for frame in frames] == [
+        (__file__, "run", "return inner()"),
+        (__file__, "inner", 'raise ValueError("boom")'),
+    ]
+
+
+class Failing(ETLSpec):
+    """Raises in a nested function."""
+
+    def run(self) -> None:
+        def inner() -> None:
+            raise ValueError("boom")
+
+        return inner()

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cerebro.client.dry_run.outcome import DryRun, StepTrial
-from cerebro.client.dry_run.rows import try_rows
+from cerebro.client.dry_run.rows import non_finite_values, try_rows
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.data.fields import shape_text
+from cerebro.errors import NonFiniteMetricError
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.techniques import Technique
 from cerebro.usercode.encoding import encode
@@ -64,14 +65,26 @@ def dry_run(
             etl_spec, fitting = code.spec(encoded[0]), list[StepTrial]()
             row_trials = try_rows(etl_spec, record.locators, rows, folder, fitting.append)
             tried = {trial.split: trial for trial in row_trials}
+            warnings = non_finite_values(tried)
             if training is None:
                 skipped = {"training": "no SubEpochSpec was given"}
-                return DryRun(experiment=record.name, rows=tried, skipped=skipped, steps=tuple(fitting))
+                return DryRun(
+                    experiment=record.name,
+                    rows=tried,
+                    skipped=skipped,
+                    steps=tuple(fitting),
+                    warnings=tuple(warnings),
+                )
             trained = code.spec(encoded[1])
             if fitting:
                 trained.fitted = restore_fitted(pack_fitted(etl_spec.fitted))
             trial = TrainingTrial(trained, hyperparams, tried, folder / "training")
-            trial.run()
+            try:
+                trial.run()
+            except NonFiniteMetricError as error:
+                for text in warnings:
+                    error.add_note(text)
+                raise
             for technique, devices in parallel_plans:
                 trial.try_technique(technique, devices)
     size = hyperparams["batch_size"]
@@ -91,5 +104,5 @@ def dry_run(
         parameters=trial.parameters,
         checkpoint_bytes=trial.checkpoint_bytes,
         skipped=skipped,
-        warnings=tuple(trial.warnings),
+        warnings=(*warnings, *trial.warnings),
     )

@@ -6,14 +6,17 @@ It writes metadata, downloads and partitions below the given folder only. A spli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cerebro.client.dry_run.outcome import RowTrial, StepTrial
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
 from cerebro.data.manifests import FailedRow, PartitionManifest, Source, named_rows
+from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import write_manifest
 from cerebro.data.tables.locators import Preview, open_metadata, preview_metadata
 from cerebro.data.tables.whole_tables import write_table
@@ -92,6 +95,22 @@ def try_rows(
             fields=() if partition.layout is None else partition.layout.fields,
             folder=preprocessor.job.output_folder,
         )
+
+
+def non_finite_values(tried: Mapping[str, RowTrial]) -> list[str]:
+    """Return a warning for each field of each split with NaN or infinite values."""
+    warnings = []
+    for split, trial in tried.items():
+        mapped = MappedRows.open([trial.folder])
+        (batch,) = mapped.planned(np.arange(trial.rows), np.array([0, trial.rows]))
+        for field, column in zip(mapped.fields, batch.columns(), strict=True):
+            rows = [np.asarray(column[number]) for number in range(trial.rows)]
+            for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
+                if found := sum(bool(test(row).any()) for row in rows if row.dtype.kind == "f"):
+                    warnings.append(
+                        f"{field.name} contains {name} in {found} of {trial.rows} rows of {split}"
+                    )
+    return warnings
 
 
 def _fitted(spec: Any, locators: Locators, folder: Path) -> StepTrial:

@@ -7,6 +7,7 @@ locators on stay small.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pydantic_core import ErrorDetails
 
     from cerebro.data.tables.table_stream import TableStream
 
@@ -66,13 +68,22 @@ def parse_locators(locators: Locators | Mapping[str, Any]) -> Locators:
     try:
         return Locators.model_validate(raw)
     except ValidationError as cause:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'locators'}: {e['msg']}" for e in cause.errors()
-        )
+        problems = "; ".join(map(_mistake, cause.errors()))
         raise LocatorError(
             f"locators are wrong: {problems}. Expected a metadata file and an object root per split "
             "(train, valid, test, predict), and optionally a list `misc`"
         ) from cause
+
+
+def _mistake(error: ErrorDetails) -> str:
+    *place, name = map(str, error["loc"]) if error["loc"] else ["locators"]
+    if error["type"] != "extra_forbidden":
+        return f"{'.'.join([*place, name])}: {error['msg']}"
+    known = list((Locator if place else Locators).model_fields)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
+    where = f"the locator of {'.'.join(place)!r}" if place else "the locators"
+    return f"unknown key {name!r} in {where}: {hint}"
 
 
 def absolute(locators: Locators, folder: Path = Path()) -> Locators:

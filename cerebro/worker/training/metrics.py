@@ -49,7 +49,10 @@ def checked_metrics(returned: object, function: str, where: str) -> Measured:
         ):
             if not math.isfinite(each):
                 of = f", as {value.numerator} / {value.denominator}," if isinstance(value, Ratio) else ""
-                raise NonFiniteMetricError(f"{name} became {each}{of} in {where}: the model is given up")
+                raise NonFiniteMetricError(
+                    f"{name} became {each}{of} in {where}: the model is given up. Check the inputs for NaN "
+                    "(empty cells), or lower the learning rate"
+                )
     return metrics
 
 

@@ -179,7 +179,11 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, message: str) -
         (Ratio(1, -1), MetricError, r"1.0 / -1.0 for 'f1', expected a denominator above 0"),
         (Ratio(1, 0), MetricError, "nothing to count"),
         (Ratio(1.7e308, 1e308), MetricError, r"1.7e\+308 / 1e\+308 for 'f1', expected terms up to 1e\+300"),
-        (Ratio(float("nan"), 2), NonFiniteMetricError, "f1 became nan, as nan / 2.0, in here"),
+        (
+            Ratio(float("nan"), 2),
+            NonFiniteMetricError,
+            "f1 became nan, as nan / 2.0, in here.* for NaN",
+        ),
         (Ratio(1e300, 1e-300), NonFiniteMetricError, "f1 became inf"),
         (Ratio(np.ones(2), 2), MetricError, r"ndarray of shape \(2,\) for 'the numerator of f1'"),
         (Ratio(1, "2"), MetricError, "a str for 'the denominator of f1'"),
