@@ -62,8 +62,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, the newest data set was prepared in another way than the
-                models' own one, or `wait_limit` is no time span above 0.
+            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec or
+                another result of `ETLSpec.fit` prepared the newest data set.
             RunFailedError: the run failed or was stopped.
 
         Warns:
@@ -116,8 +116,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, the newest data set was prepared in another way than the
-                models' own one, or `wait_limit` is no time span above 0.
+            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec or
+                another result of `ETLSpec.fit` prepared the newest data set.
             RunFailedError: the run failed or was stopped.
 
         Example::

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cerebro.client.replay import replay
-from cerebro.errors import RunFailedError
+from cerebro.errors import DataError, RunFailedError
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from tests.e2e.harness import Lab, write_table
 from tests.e2e.specs import TinyETL, TinyTraining, knock
@@ -103,3 +103,28 @@ def test_an_error_in_fit_ends_the_run_with_its_traceback(lab: Lab) -> None:
         RunFailedError, match=r"(?s)ETLSpec.fit raised in the 8 rows from row .*KeyError.*in fit"
     ):
         lab.result(lab.spawn(lambda: experiment.run_etl(spec, progress=False)), experiment)
+
+
+def test_predictions_and_tests_read_the_rows_of_the_newest_etl_run(lab: Lab) -> None:
+    """After a file of a split has changed; other training rows change the fitted value, so they are refused."""
+    locators = {**tables(lab), "predict": write_table(lab.folder / "predict.csv", 20, start=2000)}
+    experiment = lab.experiment(locators)
+    experiment.run_etl(FittingETL(), progress=False)
+    trained = lab.result(lab.fit(experiment, FittedTraining(), tags="a", epochs=1), experiment)
+    assert list(experiment.run_predict(progress=False).index) == list(range(2000, 2020))
+    write_table(lab.folder / "predict.csv", 7, start=3000)
+    write_table(lab.folder / "valid.csv", 5, start=FIRST_VALID)
+    experiment.run_etl(FittingETL(), progress=False)
+    assert list(experiment.run_predict(progress=False).index) == list(range(3000, 3007))
+    table = experiment.run_test(split="valid", progress=False)
+    assert (table.loc["m00", "rows"], table.loc["m00", "known"]) == (5, 40)
+    with pytest.warns(UserWarning, match="the split 'train' are means over 2 parts"):
+        assert experiment.run_test(split="train", progress=False).loc["m00", "rows"] == 40
+    assert all(one.is_equal for one in replay(experiment.connection, experiment.name, run=trained.run))
+    write_table(lab.folder / "train.csv", 39)
+    experiment.run_etl(FittingETL(), progress=False)
+    with pytest.raises(DataError, match=r"another result of ETLSpec.fit than etl-1.*call run_etl"):
+        experiment.run_predict(progress=False)
+    write_table(lab.folder / "train.csv", 40)
+    experiment.run_etl(FittingETL(), progress=False)
+    assert list(experiment.run_predict(progress=False).index) == list(range(3000, 3007))
