@@ -40,9 +40,8 @@ class EvaluationMixin(OpenExperiment):
     ) -> pd.DataFrame:
         """Compute metrics of trained models on a split, each model at its best epoch.
 
-        It reads the data set of the newest finished ETL run.
-        Models are tested in parallel on all workers. Each one gets the whole split in a single call of
-        `SubEpochSpec.test`, so any metric is possible.
+        It reads the data set of the newest finished ETL run. Models are tested in parallel on all workers. Each one
+        gets the whole split in a single call of `SubEpochSpec.test`, so any metric is possible.
 
         Args:
             models: model id or ids. Default: the best model.
