@@ -185,9 +185,14 @@ class ReadModel:
         return self._tables[run.id]
 
     def columns(self, run: Run) -> Columns:
-        """Return the columns of a planned fit run's models, with known test values."""
-        metric = run.fit_request.metric
-        tests = [self.tested(test).values(metric) for test in tests_of(self.state, run)]
+        """Return the columns of a planned fit run's models, with values of tests on the newest tested data set."""
+        metric, test_runs = run.fit_request.metric, list(tests_of(self.state, run))
+        datasets = [test.plan.dataset for test in test_runs if test.plan]
+        tests = [
+            self.tested(test).values(metric)
+            for test, dataset in zip(test_runs, datasets, strict=True)
+            if dataset == datasets[-1]
+        ]
         return replace(self.table(run).columns(), tests=ChainMap(*reversed(tests)))
 
     def tested(self, run: Run) -> TestedModels:

@@ -15,12 +15,14 @@ from cerebro.contract.events import (
     RunPaused,
     RunRequested,
     RunResumed,
+    RunStarted,
     RunStopRequested,
     TaskRevoked,
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentSummary
-from cerebro.contract.runs import EvaluateRequest
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.figures import ProgressAxis, observations
 from cerebro.figures.models import summaries
 from cerebro.figures.search import values_of_epochs
@@ -313,3 +315,28 @@ def test_a_failed_test_is_shown_with_the_finished_fit() -> None:
     read_model.apply(story.events)
     found = header(read_model, now=NOW)
     assert (found.run.id, found.state, found.note) == ("fit-1", "finished", "test-1 failed: KeyError: label")
+
+
+def test_models_are_compared_by_tests_on_one_data_set() -> None:
+    """After a test on new rows, values on earlier rows are left out of the table."""
+    story = Story("tested")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    for model in ("m00", "m01"):
+        story.train(model, 1)
+    story.finish()
+    story.etl(run="etl-2", dataset="d2")
+    for number, (dataset, model) in enumerate((("d1", "m00"), ("d2", "m01")), start=1):
+        plan = EvaluatePlan(
+            kind="test", dataset=dataset, fit="fit-1", models={model: 1}, partitions={0: 5}, is_whole=True
+        )
+        request = EvaluateRequest(kind="test", fit="fit-1", split="test")
+        story.append(RunRequested(run=f"test-{number}", request=request))
+        story.append(RunStarted(run=f"test-{number}", plan=plan))
+        result = TaskResult(rows=5, metrics={"accuracy": 0.5})
+        story.run_task(f"test-{number}/test/{model}", "worker-0", result)
+        story.finish(f"test-{number}")
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    assert dict(read_model.columns(read_model.state.runs["fit-1"]).tests) == {"m01": 0.5}
