@@ -72,7 +72,8 @@ def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signa
         first.send_signal(ending)
         _, complaints = first.communicate(timeout=DEADLINE_S)
         assert first.returncode != 0
-        assert (b"continues in the cluster" in complaints.splitlines()[-1]) == (ending is signal.SIGINT)
+        last_line = b"".join(complaints.splitlines()[-1:])
+        assert (b"continues in the cluster" in last_line) == (ending is signal.SIGINT)
     active = experiment.state().active_run()
     assert active is not None
     with client(WATCH, prepared) as second:
