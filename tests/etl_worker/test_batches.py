@@ -126,8 +126,8 @@ class Scaled(ETLSpec):
 )
 def test_an_error_names_the_empty_cells_of_its_row(tmp_path: Path, spec: Any, error: str) -> None:
     """Equal errors are listed once."""
-    columns = {"value": [0, None, 2, None], "age": [1, None, 3, None], "city": ["a", "b", None, "d"]}
+    columns = {"value": [0, None, 2, None], "age": [1, None, 3, None], "city": ["a", "", "", ""]}
     job = make_job(tmp_path, list(range(4)), columns=columns)
-    hint = r" \(empty in this row: value, age; fill them, or handle None\)"
+    hint = r" \(empty in this row: value, age, city; fill them, or handle None, and '' in texts\)"
     with pytest.raises(RowError, match=rf"\n  row 1 and 1 more: {error}{hint}\Z"):
         preprocess(job, lambda: spec, nothing)

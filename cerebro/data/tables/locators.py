@@ -8,7 +8,7 @@ locators on stay small.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,11 +68,19 @@ def parse_locators(locators: Locators | Mapping[str, Any]) -> Locators:
     try:
         return Locators.model_validate(raw)
     except ValidationError as cause:
-        problems = "; ".join(map(_mistake, cause.errors()))
+        problems = "; ".join(_mistakes(cause.errors()))
         raise LocatorError(
-            f"locators are wrong: {problems}. Expected a metadata file and an object root per split "
-            "(train, valid, test, predict), and optionally a list `misc`"
+            f"locators are wrong: {problems}{'' if problems.endswith('?') else '.'} Expected a metadata file and an "
+            "object root per split (train, valid, test, predict), and optionally a list `misc`"
         ) from cause
+
+
+def _mistakes(errors: Sequence[ErrorDetails]) -> Iterator[str]:
+    """Describe each error; an unknown key explains a missing one beside it."""
+    unknown = {error["loc"][:-1] for error in errors if error["type"] == "extra_forbidden"}
+    for error in errors:
+        if error["type"] != "missing" or error["loc"][:-1] not in unknown:
+            yield _mistake(error)
 
 
 def _mistake(error: ErrorDetails) -> str:

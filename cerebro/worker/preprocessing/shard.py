@@ -240,10 +240,10 @@ def _missing(objects: ShardObjects, position: int, row_id: RowId) -> FailedRow |
 
 def _empty_columns(rows: Any) -> list[str]:
     """Return the columns without a value in a row, or in a batch of one row."""
-    if isinstance(rows, dict):
-        return [str(name) for name, value in rows.items() if value is None]
-    cells = zip(rows.schema.names, rows.columns, strict=True) if rows.num_rows == 1 else ()
-    return [name for name, cell in cells if cell.null_count]
+    row = rows if isinstance(rows, dict) else rows.to_pylist()[0] if rows.num_rows == 1 else {}
+    return [
+        str(name) for name, value in row.items() if value is None or (isinstance(value, str) and not value)
+    ]
 
 
 def _failed(row_id: RowId, error: BaseException, empty_columns: Sequence[str] = ()) -> FailedRow:
@@ -251,7 +251,9 @@ def _failed(row_id: RowId, error: BaseException, empty_columns: Sequence[str] = 
     if empty_columns:
         more = len(empty_columns) - _MAX_COLUMNS
         names = ", ".join(empty_columns[:_MAX_COLUMNS]) + (f" and {more} more" if more > 0 else "")
-        hint = cleaned(f" (empty in this row: {names}; fill them, or handle None)", _MAX_ERROR)
+        hint = cleaned(
+            f" (empty in this row: {names}; fill them, or handle None, and '' in texts)", _MAX_ERROR
+        )
         line, newline, rest = message.partition("\n")  # most displays show the first line only
         message = f"{line}{hint}{newline}{rest}"
     return FailedRow(id=row_id, error=message, traceback=cleaned(text_of(error), _MAX_TRACEBACK))
