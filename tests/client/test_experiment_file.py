@@ -125,7 +125,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         (
             "train: {metadata: train.csv}",
             "train: {metdata: train.csv}",
-            r"e.yaml:2: locators: .* wrong: unknown key 'metdata' in the locator of 'train': did you mean 'metadata'\? Expected",
+            r"e.yaml:2: .* wrong: unknown key 'metdata' in the locator of 'train': did you mean 'metadata'\? Expected",
         ),
         (
             "train: {metadata: train.csv}",
