@@ -245,6 +245,8 @@ class FakeStore:
     def test_notification(self, target: str) -> NotificationTarget:
         """Request a test message, which stays unanswered until the test changes `results`."""
         self._called("test_notification")
+        if target not in self.targets:
+            raise NotFoundError(f"no notification target {target!r}")
         self.targets[target] = self.targets[target].model_copy(update={"tested": NOW})
         return self.targets[target]
 

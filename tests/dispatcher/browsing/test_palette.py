@@ -9,6 +9,7 @@ import pytest
 from cerebro.contract.events import RunStopRequested
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.e2e.browser import sign_in, violations
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -49,8 +50,7 @@ def test_it_gives_the_commands_of_the_page(page: Page, address: str, bench: Benc
     assert not page.locator("#palette").is_visible()
     select(page, "stop", "Stop action")
     page.keyboard.press("Enter")
-    page.get_by_text("stopping").first.wait_for()
-    assert isinstance(bench.store.logs["digits"][-1], RunStopRequested)
+    until(lambda: isinstance(bench.store.logs["digits"][-1], RunStopRequested), "the run is asked to stop")
 
 
 def test_it_says_that_nothing_is_found(page: Page, address: str) -> None:
