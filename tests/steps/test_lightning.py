@@ -13,10 +13,12 @@ import torch
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
+import cerebro
 from cerebro import StepSpec
 from cerebro.data.loader import PartitionLoader
 from cerebro.errors import SpecError
 from cerebro.usercode.checks import check_training_spec
+from cerebro.worker.training.checkpoints import variables
 from cerebro.worker.training.checkpoints.comparison import differences
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import predicting
@@ -168,6 +170,30 @@ def test_a_savepoint_changes_no_bit(partitions: list[Path]) -> None:
     undisturbed = Hopping(spec_of(Lit), partitions, schedule="epoch")
     assert not list(differences(stopped.train()["models"], undisturbed.train()["models"]))
     assert stopped.saved_batches == [3] * 4
+
+
+class Measured(Lit):
+    """Logs a metric object in training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        pictures, labels = batch
+        self.accuracy(self(pictures), labels)
+        self.log("train_accuracy", self.accuracy)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("place", ["checkout", "installed"])
+def test_a_metric_object_in_training_leaves_no_savepoint(
+    place: str, partitions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A savepoint would lack the object's sums, wherever Cerebro's code lies."""
+    if place == "installed":
+        monkeypatch.setattr(variables, "_LIBRARIES", tuple(cerebro.__path__))
+    stopped = Hopping(spec_of(Measured), partitions, stop=3)
+    undisturbed = Hopping(spec_of(Measured), partitions)
+    assert not list(differences(stopped.train()["models"], undisturbed.train()["models"]))
+    assert stopped.saved_batches == []
+    assert stopped.metrics == undisturbed.metrics
 
 
 # --- what needs a Trainer ---------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def test_a_savepoint_contains_scaler_and_average(
     stopped = Hopping(Steps(), partitions, stop=stop, network="cnn", accumulate=3, clip_norm=0.1, **options)
     undisturbed = Hopping(Steps(), partitions, network="cnn", accumulate=3, clip_norm=0.1, **options)
     assert not list(differences(trained(stopped.train()), trained(undisturbed.train())))
+    assert stopped.saved_batches == [stop] * 4
 
 
 @pytest.mark.slow

@@ -149,7 +149,8 @@ class Hopping:
     Args:
         folders: partitions.
         hyperparams: changes to `BASE`.
-        stop: batch before which each sub-epoch takes a savepoint and ends; another attempt resumes from it.
+        stop: batch before which each sub-epoch takes a savepoint and ends; another attempt resumes from it. A sub-epoch
+            without savepoints goes on.
     """
 
     def __init__(
@@ -171,8 +172,8 @@ class Hopping:
         return state
 
     def _sub_epoch(self, folder: Path, sub_epoch: int, start: State | None) -> State:
-        savepoint = self._attempt(folder, sub_epoch, start, stop=self.stop) if self.stop is not None else None
-        trainee = self._attempt(folder, sub_epoch, savepoint or start)
+        found = self._attempt(folder, sub_epoch, start, stop=self.stop)
+        trainee = found if isinstance(found, Trainee) else self._attempt(folder, sub_epoch, found)
         self.warnings += trainee.warnings
         return checkpoints.load(folder, self._save(folder, trainee), "cpu")
 
@@ -197,8 +198,7 @@ class Hopping:
         savepoints = Savepoints(trainee, write=write, resumed=resumed)
 
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
-            if stop is not None and batch == stop:
-                assert savepoints.take(batch, rows)
+            if batch == stop and savepoints.take(batch, rows):
                 raise PreemptedError
 
         loader = PartitionLoader(

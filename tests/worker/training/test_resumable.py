@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torchmetrics import MeanMetric
 
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import Checkpoint, DataLoader
@@ -58,6 +59,12 @@ def metering(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Check
         meter.add(learn(network, optimizer, batch))
 
 
+def measuring(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, mean = tracked(network, checkpoint), MeanMetric()
+    for batch in dataloader:
+        mean.update(learn(network, optimizer, batch))
+
+
 def untracked(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
     optimizer = tracked(network, checkpoint)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -98,6 +105,7 @@ def resumable_loop(
         (tensors, "keeps something in its variable 'total'"),
         (counting, "counts batches in its variable 'index'"),
         (metering, "keeps something in its variable 'meter'"),
+        (measuring, "keeps something in its variable 'mean'"),
         (untracked, "keeps something in its variable 'scheduler'"),
         (iterating, "keeps something in its variable 'others'"),
         (preparing, "changes the weights before its loop"),

@@ -21,6 +21,11 @@ import numpy as np
 import torch
 import xxhash
 
+import cerebro
+
+_METRIC = ("update", "compute", "reset")
+"""Methods of metric objects, such as torchmetrics'."""
+
 Marks = dict[tuple[CodeType, str], Any]
 """Function and variable -> a mark that is equal while the value is unchanged."""
 
@@ -28,6 +33,8 @@ _DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
 """Limits of an inspection: depth, items and bytes."""
 
 _LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_CEREBRO = tuple(cerebro.__path__)
+"""Inspected wherever it is installed: its loops have the user's spec in a variable."""
 
 
 class Variables:
@@ -68,7 +75,8 @@ class Variables:
         found: Marks = {}
         is_users = False
         while frame is not None and frame.f_code is not self._outer:
-            if is_users and not frame.f_code.co_filename.startswith(_LIBRARIES):
+            file = frame.f_code.co_filename
+            if is_users and (file.startswith(_CEREBRO) or not file.startswith(_LIBRARIES)):
                 found |= {
                     (frame.f_code, name): self._mark(value, 0) for name, value in frame.f_locals.items()
                 }
@@ -77,6 +85,8 @@ class Variables:
         return found if frame is not None and is_users else None
 
     def _mark(self, value: Any, depth: int) -> Any:
+        if not isinstance(value, type) and all(hasattr(value, name) for name in _METRIC):
+            return object()  # sums that no state_dict contains, equal to no later ones
         is_code = isinstance(value, (type, CodeType)) or (
             callable(value) and not hasattr(value, "state_dict")
         )
