@@ -49,7 +49,8 @@ def measure(names: Iterable[str], outputs: Any, targets: Any) -> dict[str, Ratio
 
 def accuracy(outputs: Any, targets: Any) -> Ratio:
     """Return the fraction of rows whose largest output, in the last dimension, is at the target's index."""
-    is_right = outputs.argmax(-1) == targets
+    chosen = outputs.argmax(-1)
+    is_right = chosen == _alike(targets, chosen, "largest outputs")
     return Ratio(is_right.sum(), _size(targets))
 
 
@@ -83,10 +84,10 @@ def _size(values: Any) -> int:
     return math.prod(values.shape)
 
 
-def _alike(targets: Any, outputs: Any) -> Any:
+def _alike(targets: Any, outputs: Any, name: str = "outputs") -> Any:
     """Require equal shapes: broadcasting would compare each output with each target."""
     if tuple(targets.shape) != tuple(outputs.shape):
         raise MetricError(
-            f"outputs have the shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}: reshape one of them"
+            f"{name} have the shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}: reshape one of them"
         )
     return targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cerebro.client.search.requests import search_request
@@ -86,12 +87,15 @@ def _measured(space: Any, count: int) -> list[Past]:
 
 
 def _trained(past: Past, epochs: int = 1) -> Past:
-    """Train a model for some epochs; one in eight fails."""
+    """Train a running model for some epochs; one in eight fails in the first."""
+    if not past.is_running:
+        return past
     first = max(past.scores, default=0) + 1
-    scores = {**past.scores, **_scores(past.hyperparams, range(first, first + epochs))}
-    is_failed = past.is_failed or round(1000 * scores[first]) % 8 == 0
-    is_over = is_failed or max(scores) >= _EPOCHS
-    return Past(hyperparams=past.hyperparams, scores=scores, is_failed=is_failed, is_running=not is_over)
+    new = _scores(past.hyperparams, range(first, first + epochs))
+    if round(1000 * new[first]) % 8 == 0:
+        return replace(past, is_failed=True, is_running=False)
+    scores = {**past.scores, **new}
+    return replace(past, scores=scores, is_running=max(scores) < _EPOCHS)
 
 
 def _scores(hyperparams: Hyperparameters, epochs: Sequence[int]) -> dict[int, float]:

@@ -18,7 +18,7 @@ from cerebro.data.objects import fetch_uri, open_store
 from cerebro.data.tables.locators import absolute, parse_locators, preview_metadata
 from cerebro.errors import ExperimentFileError, LocatorError, MetricError, PluginError, SpecError
 from cerebro.local.home import ClusterHome
-from cerebro.metrics import measure
+from cerebro.metrics import accuracy, mae, measure, mse
 from cerebro.usercode.encoding import decode
 from dispatcher.start.locator_sources import NotCheckedError, root_of
 from tests.client.test_experiment_file import GOOD
@@ -219,6 +219,19 @@ def test_a_metric_of_a_package_is_measured_by_its_name(install: Install) -> None
         measure(["wrong"], outputs, targets)
     with pytest.raises(MetricError, match=r"no metric 'recal': use accuracy, mae, mse, recall, wrong"):
         measure(["recal"], outputs, targets)
+
+
+def test_targets_of_another_shape_are_refused() -> None:
+    """A column of targets would be compared with each row."""
+    import torch
+
+    outputs = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
+    assert accuracy(outputs, torch.tensor([1, 1])).value == 0.5
+    with pytest.raises(MetricError, match=r"outputs have the shape \(2,\), targets \(2, 1\): reshape"):
+        accuracy(outputs, torch.tensor([[1], [1]]))
+    for metric in (mae, mse):
+        with pytest.raises(MetricError, match=r"outputs have the shape \(2, 2\), targets \(2, 1\): reshape"):
+            metric(outputs, torch.tensor([[1], [1]]))
 
 
 def test_an_unknown_name_lists_the_names_of_packages(install: Install) -> None:

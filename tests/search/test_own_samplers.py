@@ -145,6 +145,25 @@ def test_a_good_sampler_passes_the_suite() -> None:
     check_sampler(Coarse, SPACE)
 
 
+class Strict(Coarse):
+    """Refuses a history that no search has, and a long one without each kind of model."""
+
+    def suggest(self, space: Any, history: Sequence[Past], numbers: Any, seed: int) -> list[Any]:
+        kinds = set()
+        for past in history:
+            assert list(past.scores) == list(range(1, len(past.scores) + 1))
+            is_finished = len(past.scores) == 3
+            assert is_finished + past.is_failed + past.is_running == 1
+            kinds.add("finished" if is_finished else "failed" if past.is_failed else "running")
+        assert len(history) < 24 or kinds == {"finished", "failed", "running"}
+        return super().suggest(space, history, numbers, seed)
+
+
+def test_the_suite_has_histories_of_searches() -> None:
+    """A finished model has the scores of all epochs; a failed one gets no more scores."""
+    check_sampler(Strict, SPACE)
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [

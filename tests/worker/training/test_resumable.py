@@ -143,6 +143,20 @@ def test_without_a_declaration_of_user_code_a_sub_epoch_is_repeated_completely(
     assert caplog.records == []
 
 
+def test_an_unused_metric_object_permits_savepoints(rows: MappedRows) -> None:
+    """Such as one for tests."""
+
+    def testing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        optimizer, mean = tracked(network, checkpoint), MeanMetric()
+        for batch in dataloader:
+            learn(network, optimizer, batch)
+        mean.reset()
+
+    with sub_epoch(rows, Loop(testing)) as one:
+        one.attempt({3})
+    assert one.taken == [3]
+
+
 def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
     """For user code that saves its optimizer itself.
 

@@ -10,6 +10,7 @@ count batches, which `enumerate` starts at 0. State outside values, such as anot
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from collections import deque
@@ -33,7 +34,7 @@ _DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
 """Limits of an inspection: depth, items and bytes."""
 
 _LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_CEREBRO = tuple(cerebro.__path__)
+_CEREBRO = tuple(os.path.join(path, "") for path in cerebro.__path__)
 """Inspected wherever it is installed: its loops have the user's spec in a variable."""
 
 
@@ -86,7 +87,8 @@ class Variables:
 
     def _mark(self, value: Any, depth: int) -> Any:
         if not isinstance(value, type) and all(hasattr(value, name) for name in _METRIC):
-            return object()  # sums that no state_dict contains, equal to no later ones
+            # Its sums are in no state_dict. Without a count, it is equal to no later one.
+            return id(value), getattr(value, "update_count", object())
         is_code = isinstance(value, (type, CodeType)) or (
             callable(value) and not hasattr(value, "state_dict")
         )
