@@ -10,7 +10,6 @@ count batches, which `enumerate` starts at 0. State outside values, such as anot
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
 from collections import deque
@@ -34,7 +33,7 @@ _DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
 """Limits of an inspection: depth, items and bytes."""
 
 _LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_CEREBRO = tuple(os.path.join(path, "") for path in cerebro.__path__)
+_CEREBRO = tuple(f"{path}/" for path in cerebro.__path__)
 """Inspected wherever it is installed: its loops have the user's spec in a variable."""
 
 
