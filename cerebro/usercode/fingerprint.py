@@ -73,7 +73,8 @@ def fingerprint(
 
     Args:
         tensor_hash: returns a hash of a tensor's bytes. Default: SHA-256, which is slow for large models.
-        is_complete: True to refuse objects whose state cannot be read. They otherwise count by their type.
+        is_complete: True to miss no difference: the order of each dict counts, and objects whose state cannot be
+            read are refused. Otherwise dicts with strings as keys count in sorted order, and such objects by type.
 
     Raises:
         UnknownStateError: such an object, if `is_complete`.
@@ -256,7 +257,7 @@ class _Walk:
             yield from self._reduced(value)
 
     def _items(self, value: Any) -> Iterator[str]:
-        by_name = all(isinstance(key, str) for key in value)
+        by_name = not self._is_complete and all(isinstance(key, str) for key in value)
         for key in sorted(value) if by_name else list(value):
             yield from self.parts(key)
             yield from self.parts(value[key])

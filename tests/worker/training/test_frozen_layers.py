@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,14 @@ def encoder(seed: int = 0) -> Encoder:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Encoder()
+
+
+def reordered() -> Encoder:
+    """Create an encoder with the same named layers in another order."""
+    created = encoder()
+    layers = dict(created.layers.named_children())
+    created.layers = nn.Sequential(OrderedDict((name, layers[name]) for name in "01342"))
+    return created
 
 
 @pytest.fixture(name="folders")
@@ -231,16 +240,17 @@ def test_trees_and_ragged_inputs(folders: list[Path], cache: OutputCache) -> Non
     "other",
     [
         lambda: cerebro.Frozen(encoder(1), scaled),
+        lambda: cerebro.Frozen(reordered(), scaled),
         lambda: cerebro.Frozen(encoder(), partial(scaled, by=100.0)),
         lambda: cerebro.Frozen(encoder(), lambda images: scaled(images) + 1),
         lambda: cerebro.Frozen(encoder(), scaled, dtype=torch.float16),
     ],
-    ids=["weights", "argument of prepare", "prepare", "dtype"],
+    ids=["weights", "order of layers", "argument of prepare", "prepare", "dtype"],
 )
 def test_other_layers_share_nothing(
     folders: list[Path], cache: OutputCache, other: Callable[[], cerebro.Frozen], counter: Counter
 ) -> None:
-    """Layers with other weights, preparation or precision get their own outputs."""
+    """Layers with other weights, order, preparation or precision get their own outputs."""
     passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
     counter.rows = 0
     frozen = other()
