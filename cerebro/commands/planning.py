@@ -296,7 +296,8 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
 def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -> Dataset:
     """Return the newest data set, after checking that models of a fit can read it.
 
-    They can if the same spec made it from the same result of `ETLSpec.fit`: then it prepares a row in the same way.
+    They can if the same spec made it with the same `misc` files and result of `ETLSpec.fit`: then it prepares a row in
+    the same way.
     """
     newest = _dataset(state)
     if not isinstance(fit.plan, FitPlan) or fit.plan.dataset == newest.id:
@@ -305,16 +306,31 @@ def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -
     requests = state.etl_request(known.id), state.etl_request(newest.id)
     codes = [request.code_fingerprint if request else "" for request in requests]
     results = [dataset.fitted.checksum if dataset.fitted else "" for dataset in (known, newest)]
-    if codes[0] == codes[1] and results[0] == results[1]:
+    misc = [dataset.plan.misc for dataset in (known, newest)]
+    if newest.plan.misc == "":  # locators never change once a data set exists
+        misc[0] = ""
+    if codes[0] != codes[1]:
+        difference = "another ETL spec or other package versions"
+    elif None in misc:
+        difference = "possibly other `misc` files, which version 0.3.0 did not record,"
+    elif misc[0] != misc[1]:
+        difference = "other `misc` files"
+    elif results[0] != results[1]:
+        difference = "another result of ETLSpec.fit"
+    else:
         return newest
-    difference = "another ETL spec" if codes[0] != codes[1] else "another result of ETLSpec.fit"
     fit_etl, newest_etl = (state.etl_runs(dataset.id)[-1].id for dataset in (known, newest))
+    repetition = (
+        f", or repeat {fit_etl}: call run_etl with its spec, package versions, training rows, seed and fraction"
+        # A `misc` file has another version even if it is written again with its former content.
+        if misc[0] == misc[1] or None in misc
+        else ""
+    )
     named = ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
     raise DataError(
         f"{'models' if len(models) > 1 else 'model'} {named} of {fit.id} cannot read the newest data set: "
         f"{newest_etl} made {newest.id} with {difference} than {fit_etl}, which made {known.id}, the data set "
-        f"of {fit.id}. Call run_fit to train on the newest data set, or repeat {fit_etl}: call run_etl with its spec, "
-        "training rows, seed and fraction"
+        f"of {fit.id}. Call run_fit to train on the newest data set{repetition}"
     )
 
 

@@ -169,6 +169,8 @@ class EtlPlan(Contract):
     kind: Literal["etl"] = "etl"
     dataset: str
     splits: dict[Split, tuple[PartitionPlan, ...]]
+    misc: str | None = Field(None, exclude_if=lambda digest: digest is None)
+    """Digest of the versions of the locators' `misc` files; empty without any, `None` in logs of version 0.3.0."""
 
 
 class FitPlan(Contract):

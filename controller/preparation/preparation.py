@@ -58,7 +58,8 @@ def prepare_etl(
         tables = {
             split: _fetch(split, locator, scratch) for split, locator in record.locators.splits().items()
         }
-        dataset = _fingerprint(record, request, tables)
+        misc = versions(record.locators.misc)
+        dataset = f"{record.name}-{_digest(_facts(record, request, tables, misc))}"
         if dataset in known:
             return known[dataset]
         with (
@@ -81,7 +82,7 @@ def prepare_etl(
             for split, paths in cut.items():
                 for partition, path in enumerate(paths):
                     _put(path, volumes.metadata(dataset, split, partition))
-    return EtlPlan(dataset=dataset, splits=splits)
+    return EtlPlan(dataset=dataset, splits=splits, misc=_digest(misc) if misc else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,15 +166,20 @@ def _put(path: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[Split, _Table]) -> str:
-    facts = {
+def _facts(
+    record: ExperimentRecord, request: EtlRequest, tables: Mapping[Split, _Table], misc: Mapping[str, str]
+) -> dict[str, object]:
+    """Return everything that determines the rows of a data set."""
+    return {
         "code": request.code_fingerprint,
         "archive": record.archive,
         "locators": record.locators.model_dump(),
-        "misc": versions(record.locators.misc),
+        "misc": misc,
         "metadata": {split: table.digest for split, table in tables.items()},
         "seed": request.seed,
         "fraction": request.fraction,
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return f"{record.name}-{digest[:16]}"
+
+
+def _digest(facts: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

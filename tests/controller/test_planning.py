@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -214,9 +215,9 @@ def test_a_fit_with_more_devices_than_any_worker_is_refused() -> None:
         labels({"worker-0": 2}, gpus=[2, 4])
 
 
-def preprocess_again(story: Story, *, fingerprint: str = SHA) -> None:
+def preprocess_again(story: Story, *, fingerprint: str = SHA, **changes: Any) -> None:
     """Finish etl-2, which makes another data set: 3 test rows in each partition."""
-    plan = etl_plan(2, {"train": 10, "test": 3}).model_copy(update={"dataset": "one-e"})
+    plan = etl_plan(2, {"train": 10, "test": 3}).model_copy(update={"dataset": "one-e", **changes})
     request_ = EtlRequest(code=SHA, code_fingerprint=fingerprint)
     story.append(RunRequested(run="etl-2", request=request_), RunStarted(run="etl-2", plan=plan))
     for key in [task.key for task in story.state.runs["etl-2"].tasks.by_key.values()]:
@@ -241,7 +242,10 @@ def test_an_evaluation_reads_the_rows_of_the_newest_etl_run(fitted: Story, kind:
 
 @pytest.mark.parametrize(
     ("fingerprint", "checksum", "difference"),
-    [("1" * 64, "a", "another ETL spec"), (SHA, "b", "another result of ETLSpec.fit")],
+    [
+        ("1" * 64, "a", "another ETL spec or other package versions"),
+        (SHA, "b", "another result of ETLSpec.fit"),
+    ],
 )
 def test_an_evaluation_refuses_rows_that_were_prepared_differently(
     fitted: Story, fingerprint: str, checksum: str, difference: str
@@ -263,3 +267,25 @@ def test_an_evaluation_refuses_rows_that_were_prepared_differently(
     fitted.append(RunRequested(run="etl-3", request=first.request), RunStarted(run="etl-3", plan=first.plan))
     fitted.append(RunFinished(run="etl-3", outcome="finished"))
     assert plan_evaluation(fitted.state, evaluate()).dataset == DATASET
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "match"),
+    [
+        ("0" * 16, "1" * 16, "one-e with other `misc` files than etl-1, .* on the newest data set$"),
+        (None, "1" * 16, "one-e with possibly other `misc` files, .*repeat etl-1"),
+        (None, None, "one-e with possibly other `misc` files, .*repeat etl-1"),
+        ("1" * 16, "1" * 16, ""),
+        (None, "", ""),
+    ],
+)
+def test_an_evaluation_refuses_rows_with_other_misc_files(
+    fitted: Story, before: str | None, after: str | None, match: str
+) -> None:
+    """Another vocabulary gives other inputs. A changed file has another version forever: only a new fit helps."""
+    fitted.append(RunFinished(run="fit-1", outcome="finished"))
+    preprocess_again(fitted, misc=after)
+    first = fitted.state.datasets[DATASET]
+    first.plan = first.plan.model_copy(update={"misc": before})
+    with pytest.raises(DataError, match=match) if match else nullcontext():
+        assert plan_evaluation(fitted.state, evaluate()).dataset == "one-e"

@@ -36,6 +36,7 @@ class Bench:
         self.splits = ["train", "test"]
         self.metadata = {split: str(root / f"{split}.csv") for split in self.splits}
         self.name, self.archive = "one", None
+        self.misc: tuple[str, ...] = ()
 
     def write(self, split: str, rows: int, *, first: int = 0, column: str = "id") -> None:
         lines = [f"{column},label", *(f"r{first + n},{n % 3}" for n in range(rows))]
@@ -45,9 +46,8 @@ class Bench:
         located = {
             split: Locator(metadata=self.metadata[split], objects=str(self.root)) for split in self.splits
         }
-        return ExperimentRecord(
-            name=self.name, locators=Locators.model_validate(located), archive=self.archive
-        )
+        locators = Locators.model_validate({**located, "misc": self.misc})
+        return ExperimentRecord(name=self.name, locators=locators, archive=self.archive)
 
     def prepare(
         self, weights: Mapping[str, float] = WEIGHTS, state: ExperimentState | None = None, **changes: Any
@@ -126,6 +126,19 @@ def test_other_data_or_code_give_another_data_set(bench: Bench, change: str) -> 
     else:
         bench.name = "two"
     assert bench.prepare().dataset != first.dataset
+
+
+def test_the_plan_tells_other_misc_files(bench: Bench) -> None:
+    """A rewritten file gives another data set, and the plan says that it has other `misc` files."""
+    without, words = bench.prepare(), bench.root / "words.txt"
+    words.write_text("a")
+    bench.misc = (str(words),)
+    first, second = bench.prepare(), bench.prepare(seed=1)
+    words.write_text("a b")
+    third = bench.prepare()
+    assert without.misc == ""
+    assert first.misc == second.misc != third.misc
+    assert len({plan.dataset for plan in (without, first, second, third)}) == 4
 
 
 def test_a_fraction_selects_that_share_of_each_split(bench: Bench) -> None:

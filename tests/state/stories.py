@@ -39,6 +39,7 @@ def etl_plan(workers: int, splits: Mapping[str, int]) -> EtlPlan:
             split: tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(workers))
             for split, rows in splits.items()
         },
+        misc="",
     )
 
 
