@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.failure_rules import RulesOfRun
-from cerebro.contract.parallel_plans import MAX_GANG_SIZE, ParallelPlan, TechniqueChoice
+from cerebro.contract.parallel_plans import FUSED, MAX_GANG_SIZE, ParallelPlan, TechniqueChoice
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
@@ -112,6 +112,17 @@ class FitRequest(_RunRequest):
     def _has_models(self) -> FitRequest:
         if not self.models and self.search is None:
             raise ValueError("a fit without a search needs models")
+        return self
+
+    @model_validator(mode="after")
+    def _has_order_of_groups(self) -> FitRequest:
+        if not self.has_shared_order and any(
+            each.name == FUSED and each.code is None for each in self.techniques or ()
+        ):
+            raise ValueError(
+                f"the technique {FUSED!r} trains models together, so all must read the batches in one order: set "
+                "has_shared_order to true"
+            )
         return self
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from cerebro.client.requests.techniques import Parallelism, resolve_techniques
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
+from cerebro.contract.runs import FitRequest
 from cerebro.errors import SpecError
 from cerebro.techniques import DeviceSet, Group, Hints, ModelFacts, Params, Technique
 from cerebro.usercode.encoding import decode
@@ -153,3 +156,13 @@ def test_gang_plans_come_first_and_use_all_devices_of_their_workers() -> None:
     assert [
         parallel_plan.label for parallel_plan in parallel_plans_of(named, (1,), {"a": 1, "b": 1}, gang_size=2)
     ] == ["ddp-2x1", "single"]
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("fused", True), ("ddp", False)])
+def test_groups_need_one_order_of_batches_for_all_models(name: str, is_refused: bool) -> None:
+    """Without the field, a model that leaves its group would continue in another order."""
+    fields = {"code": "0" * 64, "models": [{"lr": 0.1}], "epochs": 1, "metric": "loss", "mode": "min"}
+    request = fields | {"techniques": [{"name": name}]}
+    with pytest.raises(ValidationError, match="set has_shared_order") if is_refused else nullcontext():
+        FitRequest.model_validate(request)
+    FitRequest.model_validate(request | {"has_shared_order": True})
