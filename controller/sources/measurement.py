@@ -45,17 +45,15 @@ class Measurements:
         if fit is None or run.state is not RunState.RUNNING:
             return
         workers = [worker for worker in view.alive if worker.trains]
-        if awaits_groups(run) and not any(task.key.kind == "inspect" for task in run.tasks.open.values()):
-            able = [worker for worker in workers if not view.exclusions.stops_all(worker.name)]
-            yield from _Maker(self._record, run, fit, view, able).inspection()
+        if _needs_groups(run) and not any(task.key.kind == "inspect" for task in run.tasks.open.values()):
+            yield from _Maker(self._record, run, fit, view, _open_to_tasks(view)).inspection()
             return
         if run.fit_request.trials == "never" or _is_not_asked_for(run, view):
             return
         if not (run.counts.struck or run.tasks.exhausted) and all(worker.devices == 1 for worker in workers):
             return
-        # Exclusions may change before the next decision, so they affect only the place of a trial.
-        able = [worker for worker in workers if not view.exclusions.stops_all(worker.name)]
-        maker, known = _Maker(self._record, run, fit, view, able), _queue_position(run, workers)
+        maker = _Maker(self._record, run, fit, view, _open_to_tasks(view))
+        known = _queue_position(run, workers)
         if run.trials.inspection is None:
             is_open = any(task.key.kind == "inspect" for task in run.tasks.open.values())
             if not is_open and fit.again(
@@ -77,10 +75,28 @@ class Measurements:
         return min(run.counts.reached, default=math.inf) < run.fit_request.epochs
 
 
-def awaits_groups(run: Run) -> bool:
+def waits_for_groups(run: Run, view: AssignmentDraft) -> bool:
+    """True if training waits for an inspection, which finds the models that can train in fused groups."""
+    if not _needs_groups(run):
+        return False
+    is_open = any(task.key.kind == "inspect" for task in run.tasks.open.values())
+    return is_open or bool(_inspectors(_open_to_tasks(view)))
+
+
+def _needs_groups(run: Run) -> bool:
     """True if models may train in fused groups, but it is not known yet which models are alike."""
     is_unknown = run.trials.inspection is None and bool(run.models)
     return is_unknown and any(plan.fused_models for plan in parallel_plans_of(run))
+
+
+def _open_to_tasks(view: AssignmentDraft) -> list[Worker]:
+    """Return the training workers without an exclusion. Exclusions may change before the next decision."""
+    return [worker for worker in view.alive if worker.trains and not view.exclusions.stops_all(worker.name)]
+
+
+def _inspectors(workers: list[Worker]) -> list[Worker]:
+    """Return the workers that can inspect models, now or after a task; none while no kind of device is known."""
+    return [worker for worker in workers if "inspect" in worker.kinds] if _kinds(workers) else []
 
 
 _SHARE = 20
@@ -133,10 +149,9 @@ class _Maker(NamedTuple):
     def inspection(self) -> Iterator[Proposal]:
         """Propose the inspection to a worker without such a task, preferably one with data, to see the row layout."""
         run, request, slots = self.run, self.run.fit_request, self.draft.slots
-        able = [w for w in self.workers if "inspect" in w.kinds and slots.num_deviceless(w.name) == 0]
+        able = [w for w in _inspectors(self.workers) if slots.num_deviceless(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
-        kinds = _kinds(self.workers)
-        if worker is None or not kinds:
+        if worker is None:
             return
         key = TaskKey(run=run.id, kind="inspect")
         body = InspectTask(
@@ -144,7 +159,7 @@ class _Maker(NamedTuple):
             models={name: model.hyperparams for name, model in run.models.items()},
             techniques=request.techniques,
             gpus=request.gpus,
-            device_kinds=kinds,
+            device_kinds=_kinds(self.workers),
         )
         yield Proposal(key, worker.name, body=body)
 

@@ -19,7 +19,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.sub_epoch_choice import Choose
 from controller.exclusions.memory_retries import reserved, runs_alone
 from controller.sources.fused_groups import FusedGroups
-from controller.sources.measurement import awaits_groups
+from controller.sources.measurement import waits_for_groups
 from controller.sources.parallel_plans import as_sent
 from controller.sources.task_source import Offer, Proposal
 
@@ -47,7 +47,7 @@ class Training:
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
         """Yield sub-epochs for the offered devices."""
-        if awaits_groups(view.run) and any("inspect" in worker.kinds for worker in view.alive):
+        if waits_for_groups(view.run, view):
             return
         choose, groups = self._chooser(), FusedGroups(self._fit, view.run)
         depth, offered_devices = offer.depth, offer.offered_devices
