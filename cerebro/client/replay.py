@@ -314,7 +314,7 @@ def replay(
                 cores=cores,
                 is_single=tolerance > 0,
             )
-            is_fused = any(sub_epoch.group.size > 1 for sub_epoch in trained.sub_epochs)
+            is_fused = any(sub_epoch.is_fused for sub_epoch in trained.sub_epochs)
             accepted = tolerance or (FUSED_TOLERANCE if is_fused else 0.0)
             trainee = repeat.train(trained, temporary)
             reference = trained.sub_epochs[-1].checkpoint.ref()

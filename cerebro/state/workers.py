@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Replica
-from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.fused import FusedGroup
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
@@ -39,16 +39,31 @@ class Ended(NamedTuple):
     """Owner of the task, for readers of several logs; empty within one log."""
     is_certain: bool = False
     """True if this attempt alone proves a fault: two other workers agree on another result, or a rule matched."""
+    group: str = ""
+    """Its fused group, if any."""
+    other_tasks: tuple[str, ...] = ()
+    """The group's other tasks that failed in the same manner: one event."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """(experiment, task): task keys repeat across experiments."""
-        return self.experiment, self.task
+    def tasks(self) -> tuple[str, ...]:
+        """All tasks that ended so."""
+        return (self.task, *self.other_tasks)
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """(experiment, task) of each task: task keys repeat across experiments."""
+        return tuple((self.experiment, task) for task in self.tasks)
 
     @property
     def is_doubtful(self) -> bool:
         """True if the machine may be at fault."""
         return self.failure is not None and self.failure.may_be_device and not self.is_device
+
+    @property
+    def manner(self) -> tuple[FailureKind | None, bool, bool, bool]:
+        """The failure's kind and its meaning for the machine."""
+        kind = self.failure.kind if self.failure is not None else None
+        return kind, self.is_device, self.is_doubtful, self.is_certain
 
 
 @dataclass(kw_only=True)
@@ -145,6 +160,16 @@ class Worker:
         del self.open_tasks[key]
         self.groups.pop(key, None)
         self.stale_tasks.discard(key)
+
+    def record_end(self, ended: Ended) -> None:
+        """Add an ended attempt. Attempts of a fused group that end in the same manner count as one."""
+        self.has_failures |= ended.failure is not None
+        for number, known in enumerate(self.ended) if ended.group else ():
+            if (known.group, known.manner) == (ended.group, ended.manner):
+                if ended.failure is not None:
+                    self.ended[number] = known._replace(other_tasks=(*known.other_tasks, ended.task))
+                return
+        self.ended.append(ended)
 
 
 class WorkerChange(NamedTuple):

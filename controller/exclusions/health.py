@@ -23,7 +23,8 @@ from cerebro.state.workers import LAST, Ended
 DEVICE_FAILURES = 2
 """Machine failures among a worker's last `LAST` attempts that quarantine it; one is enough if its cause is certain.
 
-Tasks that failed this way on several workers do not count, because they may be the cause.
+A fused group's tasks fail together and count once. Tasks that failed this way on several workers do not count, because
+they may be the cause.
 """
 AGAIN_S = 600.0
 """Seconds between two checks for failures that do not point to a machine, or of a worker that does not answer."""
@@ -99,7 +100,9 @@ def act(
             continue
         ended = [each for each in evidence.get(name, ()) if each.time > of_it.since]
         is_own = _is_fresh(of_it.check, status, now)
-        reason = broken(of_it, (each for each in ended if each.key not in faulty_tasks), is_fresh=is_own)
+        reason = broken(
+            of_it, (each for each in ended if faulty_tasks.isdisjoint(each.keys)), is_fresh=is_own
+        )
         if reason:
             why = (
                 refusal(name, statuses, known)
@@ -129,7 +132,8 @@ def _faulty_tasks(evidence: Evidence) -> set[tuple[str, str]]:
     for worker, attempts in evidence.items():
         for each in attempts:
             if each.is_device:
-                places.setdefault(each.key, set()).add(worker)
+                for key in each.keys:
+                    places.setdefault(key, set()).add(worker)
     return {task for task, workers in places.items() if len(workers) > 1}
 
 
@@ -277,7 +281,9 @@ def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
 def _cluster_fault(evidence: Evidence, faulty_tasks: set[tuple[str, str]]) -> str:
     """Return why no worker is the cause, or "": most workers that ran attempts failed this way."""
     failing = [
-        w for w, ended in evidence.items() if any(e.is_device and e.key not in faulty_tasks for e in ended)
+        w
+        for w, ended in evidence.items()
+        if any(e.is_device and faulty_tasks.isdisjoint(e.keys) for e in ended)
     ]
     trying = [w for w, ended in evidence.items() if ended]
     if len(failing) <= max(1, len(trying) / 2):

@@ -24,7 +24,8 @@ from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, worker_quarantine
 from cerebro.state.runs.parts.run_tasks import RunTasks
 from cerebro.state.tasks.task import Task
-from controller.exclusions.health import Quarantined, act, evidence, given_up_at
+from cerebro.state.workers import Ended
+from controller.exclusions.health import Checked, Quarantined, act, evidence, given_up_at
 from controller.exclusions.machines import Machines
 from tests.controller.test_machines import ECC, ended, status
 
@@ -101,6 +102,23 @@ def test_equal_task_keys_of_two_experiments_are_different_tasks() -> None:
         (Quarantined, "worker-0"),
         (Quarantined, "worker-1"),
     ]
+
+
+def test_one_event_that_ends_a_fused_group_does_not_quarantine_its_worker() -> None:
+    """The worker checks its machine. The second event quarantines it; one model that fails everywhere does not."""
+    workers = [status(f"worker-{number}") for number in range(4)]
+    tasks = [f"fit-1/train/m0{number}/e1/p0" for number in range(3)]
+    first = ended(tasks[0], ECC)._replace(other_tasks=(tasks[1], tasks[2]))
+    second = ended("fit-1/train/m03/e1/p0", ECC)
+
+    def actions(**found: list[Ended]) -> list[type]:
+        proofs = evidence([{name.replace("_", "-"): ends for name, ends in found.items()}])
+        return [type(each) for each in act(workers, HealthAnswer(), proofs, 200.0)]
+
+    assert actions(worker_0=[first]) == [Checked]
+    assert actions(worker_0=[first, second]) == [Quarantined]
+    elsewhere = ended(tasks[2], ECC)
+    assert actions(worker_0=[first, second], worker_1=[elsewhere]) == [Checked, Checked]
 
 
 def attempts(*ends: tuple[str, str]) -> Task:

@@ -14,11 +14,12 @@ class FusedGroup(Contract):
 
     Attributes:
         id: the same for all attempts of the group, and for no other attempt of the experiment.
-        size: number of attempts at assignment. Each one counts for this share of the devices' time.
+        size: number of attempts at assignment, without those that have ended before they started. Each one counts for
+            this share of the devices' time.
     """
 
     id: str
-    size: int = Field(ge=2)
+    size: int = Field(ge=1)
 
     @classmethod
     def led_by(cls, task: str, attempt: int, size: int) -> FusedGroup | None:

@@ -213,6 +213,11 @@ class CompletedSubEpoch(NamedTuple):
         )
 
     @property
+    def is_fused(self) -> bool:
+        """True if it was trained in a fused group."""
+        return bool(self.group.id)
+
+    @property
     def begun(self) -> float:
         """Time its own work began, after process start."""
         return self.started + self.timings.start_s

@@ -136,6 +136,8 @@ def _close(
     del run.tasks.open[event.task]
     if model and model.busy == event.task:
         model.busy = None
+    if not task.attempts[-1].has_run:
+        _leave_group(task, run)
     if not isinstance(event, TaskRevoked):  # the controller wrote the event, not a worker
         _see_worked(run, task, event.time)
     match event:
@@ -190,6 +192,17 @@ def _close(
         run.observe_model(model)
 
 
+def _leave_group(task: Task, run: Run) -> None:
+    """Divide the devices' time among the other attempts of the fused group: this one never starts."""
+    group = task.attempts[-1].group
+    if group is None:
+        return
+    for other in run.tasks.open.values():
+        attempt = other.attempts[-1]
+        if attempt.group is not None and attempt.group.id == group.id:
+            attempt.group = attempt.group.model_copy(update={"size": attempt.group.size - 1})
+
+
 def give_up(event: TaskGivenUp, run: Run) -> None:
     """Apply that no worker has the memory a task needs; ignore outdated events."""
     task = run.tasks.by_key.get(event.task)
@@ -236,15 +249,17 @@ def _see_end(
     run, task, worker, _, members = concerned
     if isinstance(event, TaskRevoked):
         return
-    model = task.key.model or ""
+    model, fused = task.key.model or "", task.attempts[-1].group
+    group = fused.id if fused is not None else ""
     if isinstance(event, TaskCommitted):
         for member, _ in members:
-            member.ended.append(Ended(event.time, event.task, model))
+            member.record_end(Ended(event.time, event.task, model, group=group))
         for name in {*task.doubts} - {member.name for member, _ in members}:
             # The machine was at fault: the same code has committed elsewhere.
-            found = [each for each in workers[name].ended if each.task == event.task and each.is_doubtful]
+            found = [each for each in workers[name].ended if event.task in each.tasks and each.is_doubtful]
             for each in found:
-                workers[name].ended.append(each._replace(time=event.time, is_device=True))
+                proof = each._replace(time=event.time, task=event.task, other_tasks=(), is_device=True)
+                workers[name].record_end(proof)
         if run.failures.doubted == event.task:
             run.failures.doubted = ""
         task.doubts = ()
@@ -253,10 +268,11 @@ def _see_end(
         return
     is_device = event.failure.kind is FailureKind.DEVICE
     at = _of_rank(event.failure.rank, members) or worker
-    at.has_failures = True
     rule = event.failure.rule
     is_certain = is_device and rule is not None and rule.action == "quarantine"
-    at.ended.append(Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain))
+    at.record_end(
+        Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain, group=group)
+    )
 
 
 def _of_rank(rank: int | None, members: Members) -> Worker | None:

@@ -270,8 +270,8 @@ def is_exact(verification: Verification, worker: Worker) -> bool:
 
     A sub-epoch of a fused group is computed again alone, which rounds differently.
     """
-    is_alone = verification.completed.group.size == 1
-    return is_alone and bool(verification.arithmetic) and verification.arithmetic == arithmetic_of(worker)
+    is_fused = verification.completed.is_fused
+    return not is_fused and bool(verification.arithmetic) and verification.arithmetic == arithmetic_of(worker)
 
 
 def arithmetic_of(worker: Worker) -> str:
@@ -312,8 +312,7 @@ def observe_reexecution(
             verification,
             f"a verification found that it computes wrongly: {verification.sub_epoch}: {verification.note}",
         )
-        _record_end(
-            workers[verification.wrong],
+        workers[verification.wrong].record_end(
             Ended(
                 event.time,
                 event.task,
@@ -321,7 +320,7 @@ def observe_reexecution(
                 failure,
                 is_device=True,
                 is_certain=True,
-            ),
+            )
         )
 
 
@@ -402,12 +401,7 @@ def _doubt(
         failure = _failure(
             verification, f"{verification.sub_epoch} {verification.note} when {name} and {other} do it"
         )
-        _record_end(workers[name], Ended(event.time, event.task, verification.sub_epoch.model or "", failure))
-
-
-def _record_end(worker: Worker, ended: Ended) -> None:
-    worker.has_failures = True
-    worker.ended.append(ended)
+        workers[name].record_end(Ended(event.time, event.task, verification.sub_epoch.model or "", failure))
 
 
 def _failure(verification: Verification, message: str) -> Failure:
