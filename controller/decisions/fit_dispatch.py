@@ -303,7 +303,10 @@ class FitDispatch:
                     self.dispatch_state.finish(index, at=event.time)
                     self._learn(name)
                 case TaskFailed() | TaskRevoked():
+                    group = self.dispatch_state.running[index].group
                     self.dispatch_state.release(index)
+                    if group:
+                        self._follow_group(state.runs[self.run], group)
                     self._update_parallel_plans(state.runs[self.run], model)
         self._reopen_lost(state.runs[self.run], model, index)
         if key.kind == "train":
@@ -337,6 +340,14 @@ class FitDispatch:
         if started.gpus and started.gpus != devices:  # the model has another parallel plan now
             dispatch_state.free[placement.worker] += started.gpus - devices
             dispatch_state.running[placement.model] = started._replace(gpus=devices)
+
+    def _follow_group(self, run: Run, group: str) -> None:
+        """Update the size of a fused group that a member may have left before its start."""
+        running = self.dispatch_state.running
+        for model, placement in [*running.items()]:
+            if placement.group == group:
+                task = run.tasks.open[run.models[self.names.models[model]].busy or ""]
+                running[model] = placement._replace(sharing=task.attempts[-1].num_sharing)
 
     def _reopen_lost(self, run: Run, model: Model, index: int) -> None:
         """Reopen sub-epochs after a checkpoint was lost: one partition or set, or several if earlier

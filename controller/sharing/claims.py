@@ -64,7 +64,7 @@ def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float)
         fit: the dispatch state of a fit run that has started.
         now: the time that an event would have.
     """
-    sub_epoch_s = _sub_epoch_s(run)
+    task_s = _task_s(run)
     wants, most = _wanted(state, run, fit)
     holds = held(state, run)
     return Claim(
@@ -74,10 +74,10 @@ def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float)
         holds=holds,
         wants=wants,
         most=most,
-        sub_epoch_s=sub_epoch_s,
+        sub_epoch_s=task_s,
         # Search tasks are short and sub-epochs continue during them, so they do not count.
         ahead_s=sum(
-            _left_s(task, sub_epoch_s, now) * _width(task)
+            _left_s(task, task_s, now) * _width(task) / task.attempts[-1].num_sharing
             for task in run.tasks.open.values()
             if task.key.kind != "search"
         ),
@@ -99,9 +99,7 @@ def held(state: ExperimentState, run: Run) -> frozenset[DeviceSlot]:
 
 def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[DeviceSlot]:
     """Return slots whose only task may be followed by a queued one now, so that its model loads."""
-    counts = Counter(
-        DeviceSlot(*slot) for key, task in run.tasks.open.items() for slot in task_slots(state, key, task)
-    )
+    counts = _occupants(state, run)
     found = {slot for slot, count in counts.items() if count == 1}
     if fit is None:
         return found
@@ -119,7 +117,7 @@ def releasable(
     if fit is None or run.state is not RunState.RUNNING:
         return {}
     workers = [worker for worker in state.workers.values() if worker.is_alive and worker.trains]
-    dispatch_state, sub_epoch_s = fit.dispatch_state, _sub_epoch_s(run)
+    dispatch_state, task_s = fit.dispatch_state, _task_s(run)
 
     def value(each: Candidate) -> tuple[float, float, float]:
         score = dispatch_state.priority_score[each.model] if fit.preempts else 0.0
@@ -127,11 +125,11 @@ def releasable(
 
     found = {}
     for each in sorted(preemptible(run, fit, workers, now), key=value):
-        if each.end == math.inf and 0 < _left_s(each.task, sub_epoch_s, now) < MIN_REMAINING_S:
+        if each.end == math.inf and 0 < _left_s(each.task, task_s, now) < MIN_REMAINING_S:
             continue  # the model has not run yet, but the run's other models have
         (device,), worker = each.task.attempts[-1].devices, state.workers[each.task.worker or ""]
         tasks = (run.tasks.open[key] for key in worker.tasks_in(device) if key in run.tasks.open)
-        found[DeviceSlot(worker.name, device)] = sum(_left_s(task, sub_epoch_s, now) for task in tasks)
+        found[DeviceSlot(worker.name, device)] = sum(_left_s(task, task_s, now) for task in tasks)
     return found
 
 
@@ -139,9 +137,7 @@ def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set
     """Return full slots with a queued sub-epoch that a model of higher priority may replace."""
     if fit is None or not fit.dispatch_state.has_priorities:
         return set()
-    counts = Counter(
-        DeviceSlot(*slot) for key, task in run.tasks.open.items() for slot in task_slots(state, key, task)
-    )
+    counts = _occupants(state, run)
     queued = (task for task in _queued(state, run) if task.key.kind == "train")
     found = {DeviceSlot(*slot) for task in queued for slot in task_slots(state, str(task.key), task)}
     return {slot for slot in found if counts[slot] >= QUEUE_DEPTH}
@@ -191,6 +187,16 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     return frozenset(wants.union(_deviceless_slot(worker) for worker in makers)), count + lost
 
 
+def _occupants(state: ExperimentState, run: Run) -> Counter[DeviceSlot]:
+    """Return slot -> number of the run's open tasks; those of a fused group count once."""
+    found = {
+        (task.attempts[-1].group.id if task.attempts[-1].group else key, DeviceSlot(*slot))
+        for key, task in run.tasks.open.items()
+        for slot in task_slots(state, key, task)
+    }
+    return Counter(slot for _, slot in found)
+
+
 def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
     """Yield tasks that wait behind others: an idle device could run them, so they will be revoked."""
     for key, task in run.tasks.open.items():
@@ -211,10 +217,19 @@ def _remaining_masks(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
     }
 
 
+def _task_s(run: Run) -> float:
+    """Return the mean seconds of a task of the run, as known; a fused group is one task."""
+    return _mean_s(run, run.counts.device_uses)
+
+
 def _sub_epoch_s(run: Run) -> float:
-    """Return the mean seconds of a task of the run, as known."""
+    """Return the mean device-seconds of a task of the run on each device, as known."""
+    return _mean_s(run, run.counts.sub_epoch_devices)
+
+
+def _mean_s(run: Run, sub_epochs: float) -> float:
     seconds = sum(run.device_time.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
-    count = run.counts.sub_epoch_devices if run.is_planned_fit else run.counts.committed
+    count = sub_epochs if run.is_planned_fit else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
 
 
@@ -246,12 +261,12 @@ def _width(task: Task) -> int:
     return max(1, len(task.attempts[-1].devices))
 
 
-def _left_s(task: Task, sub_epoch_s: float, now: float) -> float:
+def _left_s(task: Task, task_s: float, now: float) -> float:
     if task.state is not TaskState.RUNNING:
-        return sub_epoch_s
-    return max(0.0, sub_epoch_s - (now - task.attempts[-1].started))
+        return task_s
+    return max(0.0, task_s - (now - task.attempts[-1].started))
 
 
 def _start_s(run: Run) -> float:
-    newest = [until - since for _, since, until in run.device_time.starts[-_NEWEST:]]
+    newest = [start.ended - start.started for start in run.device_time.starts[-_NEWEST:]]
     return sum(newest) / len(newest) if newest else 0.0

@@ -76,7 +76,7 @@ class Summary:
         held: device slots of each open run (`held_slots`).
         started: start of each open task, by key.
         devices: devices of each open task, by key.
-        busy: worker -> time spans with a task on a device.
+        busy: worker -> (from, to, number of devices) of its tasks.
         changes: workers that joined or were lost, the newest `_MAX_CHANGES`.
     """
 
@@ -85,7 +85,7 @@ class Summary:
     held: Mapping[str, frozenset[tuple[str, int]]]
     started: Mapping[str, float]
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    busy: Mapping[str, tuple[tuple[float, float], ...]]
+    busy: Mapping[str, tuple[tuple[float, float, float], ...]]
     changes: tuple[WorkerChange, ...] = ()
 
 
@@ -156,15 +156,17 @@ def _run(state: ExperimentState, run: Run, worker_set_status: WorkerSetStatus) -
     )
 
 
-def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[tuple[float, float], ...]]:
-    found: dict[str, list[tuple[float, float]]] = {}
+def _busy(
+    state: ExperimentState, begin: float, end: float
+) -> dict[str, tuple[tuple[float, float, float], ...]]:
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for run in state.runs.values():
         if run.clock.started and (run.is_open or run.clock.ended > begin):
             for each in busy(run, end, since=begin):
                 if each.ended > begin:
-                    # A task occupies each of its devices. A task without devices counts once.
-                    spans = [(each.started, each.ended)] * max(1, len(each.devices))
-                    found.setdefault(each.worker, []).extend(spans)
+                    # A task without devices counts as one device.
+                    span = (each.started, each.ended, each.num_devices or 1.0)
+                    found.setdefault(each.worker, []).append(span)
     return {worker: tuple(spans) for worker, spans in found.items()}
 
 

@@ -474,14 +474,17 @@ def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[
 
 
 def occupied(
-    spans: list[tuple[float, float]], begin: float, end: float, devices: int = 1
+    spans: list[tuple[float, float, float]], begin: float, end: float, devices: int = 1
 ) -> tuple[float, ...]:
-    """Return the share of each of `SLOTS` intervals that (begin, end) spans cover on `devices` devices, at most 1."""
+    """Return the share of each of `SLOTS` intervals that spans cover on `devices` devices, at most 1.
+
+    A span is (begin, end, number of devices).
+    """
     width = (end - begin) / SLOTS
     found = [0.0] * SLOTS
-    for started, ended in spans:
+    for started, ended, taken in spans:
         first = max(0, int((started - begin) / width))
         for slot in range(first, min(SLOTS, int((ended - begin) / width) + 1)):
             low = begin + slot * width
-            found[slot] += max(0.0, min(ended, low + width) - max(started, low)) / width
+            found[slot] += taken * max(0.0, min(ended, low + width) - max(started, low)) / width
     return tuple(min(1.0, share / devices) for share in found)

@@ -62,6 +62,13 @@ local function vacate(worker, devices, task)
   for _, list in ipairs(lists(worker, devices)) do redis.call('LREM', list.key, 0, task) end
 end
 
+-- Count one task less in the listed tasks of a fused group.
+local function shrink(worker, devices, group)
+  for _, task in ipairs(redis.call('LRANGE', lists(worker, devices)[1].key, 0, -1)) do
+    if redis.call('HGET', task, 'group') == group then redis.call('HINCRBY', task, 'group_size', -1) end
+  end
+end
+
 -- Return the reason why the task cannot start yet, or nil.
 local function predecessor(worker, devices, task)
   if not devices then return nil end

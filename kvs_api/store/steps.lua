@@ -131,7 +131,7 @@ local function refused(reason) return {outcome = 'refused', reason = reason} end
 
 local function task_of(key)
   local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices', 'others',
-    'group_size')
+    'group_size', 'group')
   return {
     state = fields[1] or 'new',
     attempt = tonumber(fields[2] or '0'),
@@ -142,6 +142,7 @@ local function task_of(key)
     -- The other workers of a gang, each with keys and devices as in `assign`.
     others = fields[7] and cjson.decode(fields[7]) or {},
     group_size = tonumber(fields[8] or '1'),
+    group = fields[9] or nil,
   }
 end
 
@@ -149,6 +150,8 @@ end
 local function leave(worker, task, key)
   vacate(worker, task.devices, key)
   for _, other in ipairs(task.others) do vacate(other.worker_key, other.devices, key) end
+  -- It never started: the other tasks of its fused group share the time of the device.
+  if task.group and task.state == 'assigned' then shrink(worker, task.devices, task.group) end
 end
 
 local function describe(task)

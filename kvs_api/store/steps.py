@@ -82,7 +82,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "body": step.inbox_body.model_dump_json(),
             "others": [_other(experiment, step, number) for number in range(1, len(step.other_members) + 1)],
             "tasks": [_assigned(experiment, event), *_fused(experiment, step, event)],
-            **({"group": f"{table['key']}#{step.attempt}"} if step.fused else {}),
+            **({"group": keys.task(experiment, step.group.id)} if step.group else {}),
         }
     if isinstance(step, api.Preempt):
         return table | {"event": _json(PreemptionRequested(**named, reason=step.reason))}

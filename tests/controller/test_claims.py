@@ -18,6 +18,8 @@ from cerebro.state import TaskKey
 from controller.decisions.core import Core
 from controller.sharing import claims
 from controller.sharing.arbiter import Claim
+from tests.controller.test_fit_dispatch import core_of
+from tests.state import fused
 from tests.state.runs import TimedStory
 from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
@@ -90,3 +92,22 @@ def test_a_search_request_does_not_count_as_a_sub_epoch() -> None:
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s == before.ahead_s == 0.0
     story.start(sub_epoch(1, 1), 1)
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s > 0.0
+
+
+def test_a_fused_group_counts_as_one_task_of_its_device() -> None:
+    """Each of its models takes the time of the group, but a share of the device. The next task is queued in time."""
+    story = TimedStory(workers=1)
+    run = story.fit(models=4, partitions=1, epochs=2, parallel_plans=(fused.PLAN,))
+    for epoch, begin in ((1, 0.0), (2, 8.0)):
+        keys = [sub_epoch(epoch, 0, name) for name in ("m00", "m01")]
+        story.at(begin, *fused.assigned(story, keys))
+        story.at(begin, *fused.started(story, keys))
+        for key in keys if epoch == 1 else ():
+            story.ends(key, 0, 8.0)
+    core, now = core_of(story), story.zero + 10.0
+    run = core.state.runs["fit-1"]
+    fit = core.fit_of(run)
+    claimed = claims.claim(core.state, run, fit, now)
+    assert (claimed.sub_epoch_s, claimed.ahead_s, claimed.whole_s) == (8.0, 6.0, math.inf)
+    assert claims.ending(core.state, run, fit, now) == set()
+    assert claims.ending(core.state, run, fit, now + 5.5) == {("worker-0", 0)}

@@ -7,21 +7,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
 from cerebro.contract.parallel_plans import FUSED, SINGLE, ParallelPlan
+from cerebro.contract.records import WorkerSetStatus
 from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.trials import AvailableDevices, DeviceKind, Inspection, KnownParallelPlan, ModelGroup
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
+from cerebro.state.reports.schedule_report import schedule_now
+from cerebro.state.reports.throughput import ThroughputMeter
+from controller.sharing import claims
+from dispatcher.cluster.summary import summary
+from dispatcher.cluster.view import occupied
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
-from tests.controller.test_fit_dispatch import told_step_by_step
+from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
+from tests.state.fused import assigned as as_group
+from tests.state.fused import started
+from tests.state.runs import TimedStory
+from tests.state.stories import Story, sub_epoch
 
 _FAULTS = [kind for kind in FailureKind if not kind.traits.fails_run and kind is not FailureKind.PREEMPTED]
 """Failures of one model or worker. A worker that reports a preemption by itself gets no more tasks."""
@@ -186,13 +197,47 @@ def test_models_that_fail_in_a_group_go_on_alone() -> None:
     assert {len(group) for group in groups_of(simulation)[1:]} == {1}
 
 
-def test_the_devices_of_a_group_count_once() -> None:
-    """Three models of 6 s each share one device: together they used it for 6 s."""
-    scenario = Scenario(
-        replicas=own_partition(1),
-        sub_epoch_time=lambda body, worker: 6.0 if isinstance(body, TrainTask) else 0.0,
-        inspection=inspection((0, 1, 2), most=4),
-    )
-    run = fit_of(simulation_of(scenario, 3, 1, 1, 4))
-    assert run.device_time.trained_s["worker-0"] < 6.5
-    assert all(model.effort.trained_s >= 6.0 for model in run.models.values())
+def test_a_run_that_no_worker_can_inspect_trains_without_groups() -> None:
+    """The kind of the worker's devices is unknown, so an inspection would try nothing."""
+    story = Story(workers=1)
+    story.fit(models=2, partitions=1, parallel_plans=(fused(4), SINGLE))
+    steps = core_of(story).decide(all_here(story))
+    assert [getattr(step, "fused", None) for step in steps] == [(), ()]
+    assert {getattr(step, "task", "") for step in steps} == {
+        str(sub_epoch(1, 0, name)) for name in ("m00", "m01")
+    }
+
+
+def device_counts(models: int, *, is_over: bool) -> dict[str, object]:
+    """Return what is counted per device, for a process that starts in 2 s and trains these models together in 10 s."""
+    story, keys = TimedStory(workers=1), [sub_epoch(1, 0, f"m{number:02}") for number in range(models)]
+    run, now = story.fit(models=4, partitions=1, epochs=1), story.zero + 12.0
+    if models > 1:
+        story.at(0, *as_group(story, keys))
+        story.at(0, *started(story, keys))
+    else:
+        story.begins(keys[0], 0, 0.0)
+    for key in keys if is_over else ():
+        story.ends(key, 0, 12.0, start_s=2.0)
+    meter = ThroughputMeter()
+    meter.recall(story.state)
+    schedule, claim = schedule_now(story.state, run, now), claims.claim(story.state, run, None, now)
+    assert schedule is not None
+    page = summary(story.state, worker_set_status=WorkerSetStatus(), begin=story.zero, now=now)
+    throughput = meter.throughput(run, now)
+    return {
+        "report": (schedule.device_s, schedule.idle_s, schedule.start_s, schedule.makespan_s),
+        "trained": sum(run.device_time.trained_s.values()),
+        "throughput": (throughput.over_s, throughput.rows_per_s / models),
+        "page": occupied([*page.busy["worker-0"]], story.zero, now, devices=2),
+        "claim": (claim.ahead_s, claim.sub_epoch_s, claim.start_s),
+        "full slots": len(claim.holds - claims.ending(story.state, run, None, now)),
+    }
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_devices_of_a_group_count_once(is_over: bool) -> None:
+    """Three models that share one of two devices use it as long as one model."""
+    together, alone = (device_counts(models, is_over=is_over) for models in (3, 1))
+    for name, counted in alone.items():
+        assert together[name] == pytest.approx(counted), name

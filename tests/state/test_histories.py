@@ -82,7 +82,7 @@ def assert_counted(history: History) -> None:
     assert run.device_time.trained_s == pytest.approx(dict(seconds))
     completed_sub_epochs = [completed for model in run.models.values() for completed in model.sub_epochs]
     waited = (
-        (w, v.started, v.begun)
+        (w, v.started, v.begun, 1)
         for v in completed_sub_epochs
         if v.timings.start_s
         for w, devices in v.places

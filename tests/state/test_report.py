@@ -179,7 +179,7 @@ def test_work_and_idle_time_add_up_to_the_makespan(story: TimedStory) -> None:
         zero = story.run.zero
         starts = sum(
             max(0.0, to - max(zero, since))
-            for name, since, to in story.run.device_time.starts
+            for name, since, to, _ in story.run.device_time.starts
             if name == worker
         )
         assert idle + work + starts == pytest.approx(makespan)

@@ -114,7 +114,10 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         # CompletedSubEpochs lie within the makespan, except for process starts; other tasks may not.
         device_s=idle_s
         + sum(run.device_time.trained_s.values())
-        + sum(run.clock.open_s(max(zero, since), until) for _, since, until in run.device_time.starts)
+        + sum(
+            run.clock.open_s(max(zero, since), until) / sharing
+            for _, since, until, sharing in run.device_time.starts
+        )
         + sum(
             t.num_devices * run.clock.open_s(max(zero, t.started), min(t.ended, end))
             for t in busy_without_sub_epochs(run, end)

@@ -10,6 +10,7 @@ so no time is shown.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -275,11 +276,13 @@ def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) 
 
 
 def _with_later_starts(spans: Iterable[_Span]) -> list[_Span]:
-    """Count process starts as work, except the first on each device."""
-    counted, known = [], set[tuple[str, int]]()
+    """Count process starts as work, except the first on each device, which the attempts of a fused group share."""
+    counted, first_ends = [], dict[tuple[str, int], float]()
     for span in spans:
-        counted.append(replace(span, begun=span.started) if span.places <= known else span)
-        known |= span.places
+        is_later = all(first_ends.get(place, math.inf) <= span.started for place in span.places)
+        counted.append(replace(span, begun=span.started) if is_later else span)
+        for place in span.places:
+            first_ends.setdefault(place, span.ended)
     return counted
 
 

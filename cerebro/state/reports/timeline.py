@@ -198,7 +198,7 @@ def lost(run: Run) -> Iterator[Busy]:
 
 def starts(run: Run) -> Iterator[Busy]:
     """Yield the process starts (with imports) of committed tasks."""
-    yield from (Busy(*start) for start in run.device_time.starts)
+    yield from (Busy(*start[:3], sharing=start.sharing) for start in run.device_time.starts)
     for attempt in _uncommitted(run):
         if attempt.start_s:
             for worker, _ in attempt.places:

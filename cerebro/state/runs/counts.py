@@ -53,6 +53,8 @@ class RunCounts:
     """CompletedSubEpochs of a fit."""
     sub_epoch_devices: int = 0
     """Devices of the sub-epochs, summed."""
+    device_uses: float = 0.0
+    """`sub_epoch_devices`, but the sub-epochs of a fused group use their devices once."""
     _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Model in `unvalidated` -> (completed epochs, validations) when last counted."""
     _struck: dict[str, int] = field(default_factory=dict)
@@ -107,13 +109,17 @@ class RunCounts:
 
     def add_sub_epoch(self, sub_epoch: CompletedSubEpoch) -> None:
         """Count a committed sub-epoch."""
+        devices = sum(len(devices) for _, devices in sub_epoch.places)
         self.sub_epochs += 1
-        self.sub_epoch_devices += sum(len(devices) for _, devices in sub_epoch.places)
+        self.sub_epoch_devices += devices
+        self.device_uses += devices / sub_epoch.group.size
 
     def remove_sub_epoch(self, lost: CompletedSubEpoch) -> None:
         """Undo `add_sub_epoch`."""
+        devices = sum(len(devices) for _, devices in lost.places)
         self.sub_epochs -= 1
-        self.sub_epoch_devices -= sum(len(devices) for _, devices in lost.places)
+        self.sub_epoch_devices -= devices
+        self.device_uses = self.device_uses - devices / lost.group.size if self.sub_epochs else 0.0
 
     def in_order(self, models: Collection[str]) -> list[str]:
         """Return the models in the order of the run."""

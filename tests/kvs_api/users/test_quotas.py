@@ -15,7 +15,8 @@ from cerebro.contract.events import DeletionRequested, ModelsAdded, RunRequested
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel
 from cerebro.contract.search import SearchRequest
-from tests.kvs_api.bench import Bench, requested
+from tests.kvs_api.bench import Bench, requested, worker
+from tests.kvs_api.occupancy_contract import FUSED, group
 from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
 
@@ -117,6 +118,25 @@ def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> No
         409,
         True,
     )
+
+
+def test_the_hours_of_a_fused_group_are_counted_once(service: Service, place: Place) -> None:
+    """Two of three tasks start; one commits and the other is revoked after an hour. The third is revoked before."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as users_service:
+        store = ByRole(users_service, ada)
+        bench = Bench(store=store, pass_a_moment=lambda: None)
+        store.register(worker("a"))
+        assert bench.decide(group()) == ["done"]
+        assert bench.revoke(task=FUSED[0]) == "done"
+        with redis.Redis.from_url(service.database.url) as client:
+            for task in FUSED[1:]:
+                assert bench.step("start", task=task) == "done"
+                assert client.hincrby(f"cerebro:2:exp:one:task:{task}", "began", -3_600_000)
+        assert bench.step("commit", task=FUSED[1]) == "done"
+        assert bench.revoke(task=FUSED[2], force=True) == "done"
+        store.close()
+    assert place.store.usages()[0].worker_hours == pytest.approx(1.0, abs=0.1)
 
 
 def test_quotas_are_audited(place: Place) -> None:

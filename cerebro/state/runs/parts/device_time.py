@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cerebro.contract.events import DevicesTaken
 from cerebro.contract.runs import TakenSpan
@@ -21,6 +22,16 @@ _TICK_S = 1e-3
 """Gap that counts as rounding."""
 
 
+class ProcessStart(NamedTuple):
+    """A process start before a sub-epoch, on one device."""
+
+    worker: str
+    started: float
+    ended: float
+    sharing: int = 1
+    """Number of sub-epochs that share it; each counts for its share of the time."""
+
+
 @dataclass(kw_only=True, slots=True)
 class DeviceTime:
     """Time that sub-epochs, process starts and other runs used the devices of a run's workers."""
@@ -29,8 +40,8 @@ class DeviceTime:
     """Worker -> device-seconds of sub-epochs."""
     sub_epochs: Counter[str] = field(default_factory=Counter)
     """Worker -> number of sub-epochs."""
-    starts: list[tuple[str, float, float]] = field(default_factory=list)
-    """(worker, from, to) of process starts before sub-epochs, once per device."""
+    starts: list[ProcessStart] = field(default_factory=list)
+    """Process starts before sub-epochs, once per device and sub-epoch."""
     taken: dict[str, list[TakenSpan]] = field(default_factory=dict)
     """Worker -> spans of its devices in other runs."""
     taken_until: float = 0.0
@@ -43,11 +54,8 @@ class DeviceTime:
         for worker, devices in sub_epoch.places:
             self.trained_s[worker] = self.trained_s.get(worker, 0.0) + sub_epoch.device_s * len(devices)
             self.sub_epochs[worker] += 1
-            start = (worker, sub_epoch.started, sub_epoch.begun)
-            # The attempts of a fused group share one start.
-            is_known = sub_epoch.group.size > 1 and start in self.starts[-sub_epoch.group.size :]
-            if sub_epoch.timings.start_s and not is_known:
-                self.starts += [start] * len(devices)
+            if sub_epoch.timings.start_s:
+                self.starts += [_start(worker, sub_epoch)] * len(devices)
 
     def remove(self, lost: CompletedSubEpoch) -> None:
         """Undo `add`."""
@@ -56,8 +64,8 @@ class DeviceTime:
             self.sub_epochs[worker] -= 1
             if not self.sub_epochs[worker]:
                 del self.sub_epochs[worker], self.trained_s[worker]
-            for _ in devices if lost.timings.start_s and lost.group.size == 1 else ():
-                self.starts.remove((worker, lost.started, lost.begun))
+            for _ in devices if lost.timings.start_s else ():
+                self.starts.remove(_start(worker, lost))
 
     def compact(self, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker], *, since: float) -> None:
         """Add a compacted sub-epoch to `compacted_s`, without its time before `since`."""
@@ -84,3 +92,7 @@ class DeviceTime:
         """Return the device-seconds of other runs on a worker between two times, without breaks."""
         spans = self.taken.get(worker, ())
         return sum(clock.open_s(max(span.since, begin), min(span.until, end)) for span in spans)
+
+
+def _start(worker: str, sub_epoch: CompletedSubEpoch) -> ProcessStart:
+    return ProcessStart(worker, sub_epoch.started, sub_epoch.begun, sub_epoch.group.size)
