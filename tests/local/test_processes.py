@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,11 @@ def test_a_process_name_with_invalid_bytes_hides_no_process(child: int) -> None:
     assert processes.identify(child) is not None
     assert processes.resident_bytes([os.getpid()])[os.getpid()] > processes.resident_bytes([child])[child] > 0
     assert peak_bytes(Path(f"/proc/{child}")) > 0
+
+
+def test_a_thread_is_no_process() -> None:
+    """A pid may become the number of a thread after its process has ended."""
+    with ThreadPoolExecutor(1) as pool:
+        thread = processes.ProcessId(pool.submit(threading.get_native_id).result(), "boot/1")
+        assert not processes.send(thread, signal.SIGCONT)
+        assert processes.wait_gone(thread, 0.0)

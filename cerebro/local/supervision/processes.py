@@ -7,6 +7,7 @@ rests on it. Starting processes is in `service_process`.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -22,6 +23,8 @@ MARKER = "CEREBRO_SERVICE_OF"
 _PROC = Path("/proc")
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # positions in /proc/PID/stat after the name
 _GONE = frozenset({"Z", "X"})
+_NO_PROCESS = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
+"""Errors of `pidfd_open` for a pid that no process has: none, or only a thread (ENOENT; EINVAL before Linux 6.15)."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,10 @@ def _open(process: ProcessId) -> int | None:
     """Return a pidfd of this very process. It is checked after opening, when the pid can no longer be reused."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in _NO_PROCESS:
+            return None
+        raise
     if is_alive(process):
         return descriptor
     os.close(descriptor)

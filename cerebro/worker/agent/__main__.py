@@ -87,6 +87,9 @@ def main() -> None:
     agent = Agent(kvs, settings, handlers, resources, metrics, endpoint=endpoint)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))
+    # Python runs handlers between two bytecodes of the main thread. A signal that another thread receives, or that
+    # arrives just before the main thread's system call, does not interrupt that call.
+    signal.set_wakeup_fd(agent.wake_descriptor, warn_on_full_buffer=False)
     if settings.health_bind:
         try:
             health.serve(

@@ -157,12 +157,12 @@ class AttemptRunner:
                 if message is None:
                     timeout_s = min(self._next_check_s(), self._drain.remaining_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
+                    if self._notification in ready:
+                        self._notification.drain()  # first: it may announce what the next line checks
+                        self._on_notification()
                     verdict = self._verdict()
                     if verdict is not None:
                         return verdict
-                    if self._notification in ready:
-                        self._notification.drain()
-                        self._on_notification()
                     # A message sent before the process ended counts.
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):

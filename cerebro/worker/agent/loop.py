@@ -123,6 +123,11 @@ class Agent:
         self._drain.request(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
         self._wake()
 
+    @property
+    def wake_descriptor(self) -> int:
+        """A byte written here wakes the main thread, so that it runs its signal handlers."""
+        return self._changed.wake_descriptor
+
     def unready(self) -> str:
         """Return why the worker accepts no tasks, or "". For readiness probes; thread-safe."""
         if not self._threads:

@@ -79,6 +79,11 @@ class Notification:
         """Return the descriptor for select."""
         return self._read_end
 
+    @property
+    def wake_descriptor(self) -> int:
+        """A byte written here wakes the reader, for `signal.set_wakeup_fd`."""
+        return self._write_end
+
     def wake(self) -> None:
         """Wake a waiting reader. Safe in a signal handler: takes no lock."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import time
@@ -36,6 +37,21 @@ def test_running_tasks_are_preempted_at_their_next_batch(agents: Agents) -> None
     assert process.wait(LIMIT_S) == 0
     assert not any(map(is_running, pids))
     assert not [event for event in agents.bench.log() if isinstance(event, TaskCommitted)]
+
+
+def test_a_signal_that_another_thread_receives_drains(agents: Agents) -> None:
+    """The kernel chooses the thread, and the signal does not interrupt the main thread's system call."""
+    process = agents.start(grace_s=LONG_S)
+    task = agents.give(0, "batches")
+    agents.begun(0)
+    other = next(
+        thread
+        for thread in (int(entry.name) for entry in Path(f"/proc/{process.pid}/task").iterdir())
+        if thread != process.pid
+    )
+    assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGTERM) == 0
+    assert agents.failure(task)[0] is FailureKind.PREEMPTED
+    assert process.wait(LIMIT_S) == 0
 
 
 def test_queued_tasks_are_released_and_a_task_that_ends_in_time_is_committed(agents: Agents) -> None:
