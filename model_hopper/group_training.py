@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from cerebro.worker.training.curve_recorder import CurveRecorder
 from cerebro.worker.training.frozen_layers.layers import FrozenLayers
 from cerebro.worker.training.fused.group import train_group
 from cerebro.worker.training.fused.member import Member, MemberSavepoints, SharedBatches
+from cerebro.worker.training.fused.refusals import outcome_of
 from cerebro.worker.training.fused.structure import not_stackable
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import Measured, numbers_of, ratios_of, require_mergeable
@@ -126,7 +128,11 @@ class GroupTraining:
         restored: list[_Restored] = []
         for number in self._context.members.open:
             assigned = self._assigned[number]
-            trainee, resumed = self._access.restore(assigned.body)
+            found = outcome_of(partial(self._access.restore, assigned.body))
+            if isinstance(found, Exception):
+                self._context.members.fail(number, found)
+                continue
+            trainee, resumed = found
             restored.append(_Restored(number=number, assigned=assigned, trainee=trainee, resumed=resumed))
         self._context.device_memory.count_peak_anew()
         self._timings = self._timings.model_copy(update={"load_s": time.monotonic() - loading})
@@ -151,10 +157,15 @@ class GroupTraining:
                 self._lead = next(iter(members.values()))
             if isinstance(found, PreemptedError) and self._context.preemption.is_requested:
                 return  # the whole group leaves
+            ended: TaskResult | BaseException
             if isinstance(found, BaseException):
-                self._context.members.fail(each.number, found)
+                ended = found
             else:
-                self._finish(each, member, found, loader, threads)
+                ended = outcome_of(partial(self._result, each, member, found, loader, threads))
+            if isinstance(ended, BaseException):
+                self._context.members.fail(each.number, ended)
+            else:
+                self._context.members.finish(each.number, ended)
 
         where = f"epoch {lead.body.epoch}, partition {lead.body.partition}"
         train_group(self._spec, list(members), on_end, where=where, before_batch=self._before_batch)
@@ -229,9 +240,10 @@ class GroupTraining:
 
     # --- ends -----------------------------------------------------------------------------------------
 
-    def _finish(
+    def _result(
         self, each: _Restored, member: Member, metrics: Measured, loader: PartitionLoader, threads: int
-    ) -> None:
+    ) -> TaskResult:
+        """Write a member's checkpoint and return its result."""
         body, trainee = each.body, each.trainee
         for warning in trainee.warnings:
             log.warning("%s: %s", body.model, warning)
@@ -253,7 +265,7 @@ class GroupTraining:
         size = body.hyperparams["batch_size"]
         assert isinstance(size, int)
         validation = member.feed.validation
-        result = TaskResult(
+        return TaskResult(
             rows=total,
             cores=threads,
             metrics=numbers_of(metrics),
@@ -265,4 +277,3 @@ class GroupTraining:
             warnings=tuple(trainee.warnings[:MAX_WARNINGS]),
             validated=validation.epoch + 1 if validation else 0,
         )
-        self._context.members.finish(each.number, result)

@@ -28,7 +28,6 @@ from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
-    FusedMember,
     FusedTask,
     InspectTask,
     ModelTask,
@@ -49,18 +48,13 @@ from cerebro.errors import (
     CerebroError,
     CheckpointCorruptError,
     NonFiniteMetricError,
-    PreemptedError,
-    RetryableError,
     SpecError,
 )
-from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
-from cerebro.steps.spec import StepSpec
 from cerebro.worker.child.context import PROGRESS_S, BaseHandler, Context
-from cerebro.worker.child.memory_errors import whose_memory
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.savepoints import Savepoints, Write
@@ -126,8 +120,6 @@ class Handler(BaseHandler):
         self._loader = ThreadPoolExecutor(1)
         self._preloaded: tuple[CheckpointRef, _Preloaded] | None = None
         self._savepoint_timing = SavepointTiming(context)
-        self._member = 0
-        """Number of the fused group's member that trains alone; 0 for other tasks."""
         with suppress(Exception):  # user code may have patched torch
             warm_up()
 
@@ -194,7 +186,7 @@ class Handler(BaseHandler):
             raise
 
     def handle_group(self, task: FusedTask) -> None:
-        """Train the members of a fused group as a stack, or one after another if they cannot be stacked."""
+        """Train the members of a fused group as a stack; see `BaseHandler`."""
         torch.set_num_threads(self._context.cores)
         first = task.first
         for member in task.members:
@@ -202,54 +194,26 @@ class Handler(BaseHandler):
         with self._checked_devices():
             spec = self._context.user_code.spec(first.code, first.misc, first.fitted)
             timings = Timings(start_s=self._context.start_up.finish())
-            try:
-                self._train_stack(require_stackable(spec), task, timings)
-            except Exception as error:
-                if whose_memory(error) is not None or isinstance(error, RetryableError):
-                    raise
-                # Without the stack, each model gets its own error.
-                log.warning("the models train one after another: %s", line_of(error))
-                for number in self._context.members.open:
-                    self._train_alone(spec, task.members[number], number, timings)
-
-    def _train_stack(self, spec: StepSpec, task: FusedTask, timings: Timings) -> None:
-        access = GroupAccess(
-            device=self._device,
-            restore=lambda body: self._trainee(spec, body, None),
-            loader=lambda body, batch: self._train_loader(
-                body, SubEpochShare(partition=body.partition, share=(0, 1)), self._device, batch
-            ),
-            frozen_layers=self._frozen_layers,
-            save=lambda body, attempt, trainee: trainee.save(
-                self._volumes.checkpoints, self._name(body, attempt)
-            ),
-            savepoint_writer=self._savepoint_writer,
-        )
-        GroupTraining(
-            spec, task.members, self._context, access, self._savepoint_timing, timings=timings
-        ).train()
-
-    def _train_alone(self, spec: SubEpochSpec, member: FusedMember, number: int, timings: Timings) -> None:
-        began = time.monotonic()
-        self._member = number
-        try:
-            self._context.device_memory.begin()
-            trainee, resumed = self._trainee(spec, member.body, None)
-            self._context.device_memory.count_peak_anew()
-            timings = timings.model_copy(update={"load_s": time.monotonic() - began})
-            result = self._train(spec, member.body, member.attempt, trainee, resumed=resumed, timings=timings)
-        except PreemptedError as error:
-            if self._context.preemption.is_requested:
-                raise
-            self._context.members.fail(number, error)
-        except Exception as error:
-            if whose_memory(error) is not None or isinstance(error, RetryableError):
-                raise
-            self._context.members.fail(number, error)
-        else:
-            self._context.members.finish(number, result)
-        finally:
-            self._member = 0
+            access = GroupAccess(
+                device=self._device,
+                restore=lambda body: self._trainee(spec, body, None),
+                loader=lambda body, batch: self._train_loader(
+                    body, SubEpochShare(partition=body.partition, share=(0, 1)), self._device, batch
+                ),
+                frozen_layers=self._frozen_layers,
+                save=lambda body, attempt, trainee: trainee.save(
+                    self._volumes.checkpoints, self._name(body, attempt)
+                ),
+                savepoint_writer=self._savepoint_writer,
+            )
+            GroupTraining(
+                require_stackable(spec),
+                task.members,
+                self._context,
+                access,
+                self._savepoint_timing,
+                timings=timings,
+            ).train()
 
     def _execute(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask | FittingTask | FusedTask | InspectTask | TrialTask | SearchTask):
@@ -313,7 +277,7 @@ class Handler(BaseHandler):
         self._savepoint_timing.begin(began)
         savepoints = Savepoints(
             trainee,
-            write=self._savepoint_writer(body, attempt, trainee, self._member),
+            write=self._savepoint_writer(body, attempt, trainee),
             resumed=resumed,
             validation=body.validation,
         )
@@ -355,7 +319,6 @@ class Handler(BaseHandler):
                 batch=len(feed),
                 values=values,
                 final=True,
-                member=self._member,
             )
         curve = recorder.curve() if recorder is not None else None
         reference = trainee.save(self._volumes.checkpoints, self._name(body, attempt))
@@ -616,15 +579,11 @@ class Handler(BaseHandler):
             self._context.listen()
             # The committed attempt already reported these values.
             new_values = {} if is_verification else values
-            self._context.progress(
-                rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values, member=self._member
-            )
+            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values)
             if rows < loader.num_rows:
                 if savepoints is not None and not is_verification and batch > loader.first:
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
-                if self._member in self._context.members.exits():
-                    raise PreemptedError("the member was asked to leave its group")
 
         feed = InstrumentedLoader(
             loader,

@@ -109,8 +109,8 @@ class TaskResult(Contract):
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
     peak_bytes: int = Field(0, exclude_if=lambda number: number == 0)
-    """Peak memory of the user-code process in bytes, without processes that it started. 0: unknown, for example for ETL
-    with several processes."""
+    """Peak memory of the user-code process in bytes, without processes that it started. For a fused group, of the
+    process that trained all its models. 0: unknown, for example for ETL with several processes."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Peak bytes that torch reserved on GPUs, with memory kept from the process's earlier tasks.
 

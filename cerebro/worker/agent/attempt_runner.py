@@ -181,9 +181,9 @@ class AttemptRunner:
         """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was revoked")
-        if not self._has_preempted and (self._drain.is_requested or self._release_reason):
+        if not self._has_preempted and (self._drain.is_requested or self._lease.release_reason):
             self._has_preempted = True
-            why, left_s = self._release_reason, YIELD_S
+            why, left_s = self._lease.release_reason, YIELD_S
             if self._drain.is_requested:
                 why, left_s = self._drain.why, self._drain.remaining_s
             self._child.preempt(why, grace_s=left_s)
@@ -192,11 +192,6 @@ class AttemptRunner:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
-
-    @property
-    def _release_reason(self) -> str:
-        """Reason why the controller preempts the attempt, or ""."""
-        return self._lease.release_reason
 
     def _check_hang(self) -> Failure | None:
         """Check for a hang. A suspected hang dumps stacks to the log; a confirmed one ends the attempt."""
@@ -285,7 +280,7 @@ class AttemptRunner:
             hint = "That error is Cerebro's own: raise another one. The task's log has the traceback"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
-        why = self._drain.why or self._release_reason or self._gang_leaves
+        why = self._drain.why or self._lease.release_reason or self._gang_leaves
         return Failure(
             kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
         )

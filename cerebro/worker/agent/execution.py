@@ -150,7 +150,11 @@ class Execution:
         Raises:
             SupersededError: another process has replaced this worker.
         """
-        return [(attempt, self._explained(answer, attempt)) for attempt, answer in self._run(item)]
+        answers = self._run(item)
+        if isinstance(item.body, FusedTask):
+            running = set(map(name_of, self._lease.attempts))
+            answers = [(attempt, answer) for attempt, answer in answers if name_of(attempt) in running]
+        return [(attempt, self._explained(answer, attempt)) for attempt, answer in answers]
 
     def _explained(self, answer: Answer, item: InboxItem) -> Answer:
         return self._explained_failure(answer, item) if isinstance(answer, Failure) else answer

@@ -1,7 +1,7 @@
 """Follow the attempts of a fused group in their child process, from start to the last answer.
 
 Like `AttemptRunner`, which follows one attempt. A member may end alone: it fails, is revoked or is preempted. The
-lease reports these ends at once; results and the group's own failure are answers of `follow_members`.
+lease ends its attempt and reports a failure at once. The slot reports the answers of the other members.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from cerebro.contract.rest.api import YIELD_S
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.inbox import InboxItem
-from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner
 from cerebro.worker.agent.lease import attempts_of, name_of
 from cerebro.worker.agent.processes.process import ChildProcess
@@ -27,9 +26,6 @@ from cerebro.worker.protocol.messages import (
     Progress,
     Saved,
 )
-
-_ALL_ENDED = TaskResult()
-"""Stands for the end of a group whose members have all given their own answer."""
 
 
 class GroupRunner(AttemptRunner):
@@ -57,14 +53,10 @@ class GroupRunner(AttemptRunner):
         """Members that were asked to leave, with the reason."""
 
     def follow_members(self) -> list[tuple[InboxItem, Answer]]:
-        """Return the answer of each member that did not end before the others."""
+        """Return the answer of each member, also of members that have ended before the others."""
         group_answer = self.follow()
-        if group_answer is _ALL_ENDED:
-            group_answer = Failure(kind=FailureKind.CRASH, message="its process did not say how it ended")
         return [
-            (member, self._answers.get(number, group_answer))
-            for number, member in enumerate(self._members)
-            if number not in self._has_left
+            (member, self._answers.get(number, group_answer)) for number, member in enumerate(self._members)
         ]
 
     def _verdict(self) -> Failure | None:
@@ -74,6 +66,7 @@ class GroupRunner(AttemptRunner):
                 continue
             if name_of(member) in lost:
                 self._has_left.add(number)
+                self._lease.end(member)
                 self._request_exit(number, "it was revoked", grace_s=0.0)
             elif (reason := reasons.get(name_of(member), "")) and number not in self._exit_reasons:
                 self._request_exit(number, reason, grace_s=YIELD_S)
@@ -81,11 +74,6 @@ class GroupRunner(AttemptRunner):
         if is_revoked and len(self._has_left) == len(self._members):
             return self._kill(FailureKind.PREEMPTED, "all attempts of the group have ended")
         return super()._verdict()
-
-    @property
-    def _release_reason(self) -> str:
-        """Empty: each member is asked alone."""
-        return ""
 
     def _request_exit(self, number: int, reason: str, *, grace_s: float) -> None:
         self._exit_reasons[number] = reason
@@ -101,7 +89,8 @@ class GroupRunner(AttemptRunner):
             case MemberEnded():
                 self._end_member(message)
             case GroupEnded():
-                return _ALL_ENDED
+                # Only for members without their own answer, which a correct process does not leave.
+                return Failure(kind=FailureKind.CRASH, message="its process did not say how it ended")
             case Done():
                 self._child.channel.refuse(message)
             case _:
@@ -125,7 +114,7 @@ class GroupRunner(AttemptRunner):
                 self._answers[number] = result
                 return
             case Failed(failure=failure):
-                failure = self._explain(failure, member)
+                failure = self._explain(self._process.explained(failure), member)
             case Preempted():
                 if number not in self._exit_reasons:
                     raise ValueError(number)

@@ -79,12 +79,6 @@ class Lease:
         """Next task announced to the child; only for the slot's thread."""
 
     @property
-    def item(self) -> InboxItem | None:
-        """The inbox item of the running attempts."""
-        with self._lock:
-            return self._newest if self._open else None
-
-    @property
     def attempts(self) -> tuple[InboxItem, ...]:
         """The running attempts."""
         with self._lock:
@@ -137,9 +131,11 @@ class Lease:
 
     @property
     def release_reason(self) -> str:
-        """Reason why the running attempt is preempted, or "". For a fused group see `release_reasons`."""
+        """Reason why the running attempt is preempted, or "". Empty for a fused group; see `release_reasons`."""
         with self._lock:
-            return self._release_reasons.get(name_of(self._newest), "") if self._newest and self._open else ""
+            if not self._open or self._newest is None or isinstance(self._newest.body, FusedTask):
+                return ""
+            return self._release_reasons.get(name_of(self._newest), "")
 
     @property
     def release_reasons(self) -> dict[Name, str]:

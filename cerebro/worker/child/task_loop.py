@@ -291,8 +291,8 @@ class Child:
         def end(number: int, answer: TaskResult | BaseException) -> None:
             sent: Done | Failed | Preempted
             if isinstance(answer, TaskResult):
-                share = memory.peak_bytes() // len(task.members) if is_counted else 0
-                sent = Done(result=answer.model_copy(update={"peak_bytes": share}))
+                peak_bytes = memory.peak_bytes() if is_counted else 0
+                sent = Done(result=answer.model_copy(update={"peak_bytes": peak_bytes}))
             elif isinstance(answer, errors.PreemptedError):
                 sent = Preempted()
             else:

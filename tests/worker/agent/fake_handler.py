@@ -35,6 +35,7 @@ LOST_PEER = (
 """The message of gloo in torch 2.13."""
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
 LARGE_BYTES = 128 << 20
 """Memory that a "large" task uses for a moment."""
@@ -181,7 +182,7 @@ class Handler(BaseHandler):
         if do == "ecc":
             raise RuntimeError(ECC)
         if do == "illegal":
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            raise RuntimeError(ILLEGAL)
         if do == "aborted by ecc":
             print(f"terminate called: {ECC}", flush=True)  # noqa: T201 - as a library's own thread does
             os.abort()
@@ -248,6 +249,10 @@ class Handler(BaseHandler):
         do, model = member.body.hyperparams["do"], member.body.model
         if do == "nan":
             self._context.members.fail(number, NonFiniteMetricError("loss became nan"))
+        elif do == "raise":
+            self._context.members.fail(number, ValueError("boom"))
+        elif do == "illegal":
+            self._context.members.fail(number, RuntimeError(ILLEGAL))
         elif do == "ecc":
             raise RuntimeError(ECC)
         elif do == "crash":

@@ -12,6 +12,17 @@ from cerebro.contract.tasks.failures import FailureKind
 from tests.worker.agent.agents import LIMIT_S, Agents, until
 
 
+def running(agents: Agents) -> tuple[str, ...]:
+    """Return the attempts that the worker reported as running."""
+    return agents.bench.store.workers()[0].tasks
+
+
+def process_of(agents: Agents, partition: int) -> str:
+    """Run a task, and return the process that forked one for it."""
+    assert isinstance(agents.end_of(agents.give(partition, "pid")), TaskCommitted)
+    return agents.log(partition).split("process ")[1].split()[0]
+
+
 def open_gates(agents: Agents, *numbers: int) -> None:
     for number in numbers:
         agents.gate(number).touch()
@@ -81,12 +92,39 @@ def test_a_revoked_model_leaves_the_group(agents: Agents) -> None:
 
 
 def test_a_revoked_group_frees_its_device(agents: Agents) -> None:
+    """The worker no longer reports its attempts as running."""
     agents.start()
     keys = agents.give_group("wait", "wait")
     agents.begun(0)
+    until(lambda: len(running(agents)) == 2, "the attempts run")
     for key in keys:
         assert agents.bench.revoke(task=key, force=True) == "done"
+    until(lambda: running(agents) == (), "the attempts end")
     assert isinstance(agents.end_of(agents.give(3, "pid")), TaskCommitted)
+
+
+def test_a_possible_device_error_of_one_model_ends_the_process_after_its_group(agents: Agents) -> None:
+    """Later calls in it would fail too. The others of its group commit."""
+    agents.start()
+    before = process_of(agents, 3)
+    keys = agents.give_group("illegal", "wait")
+    failed = agents.end_of(keys[0])
+    assert isinstance(failed, TaskFailed)
+    assert failed.failure.may_be_device
+    open_gates(agents, 1)
+    assert isinstance(agents.end_of(keys[1]), TaskCommitted)
+    assert process_of(agents, 4) != before
+
+
+def test_each_member_reports_the_memory_of_its_process(agents: Agents) -> None:
+    """A model that trains alone later needs the interpreter and the libraries, too."""
+    agents.start()
+    keys = agents.give_group("wait", "wait", "wait", "wait")
+    open_gates(agents, 0, 1, 2, 3)
+    ends = [agents.end_of(key) for key in [*keys, agents.give(4, "work")]]
+    peaks = [event.result.peak_bytes for event in ends if isinstance(event, TaskCommitted)]
+    assert len(peaks) == 5
+    assert min(peaks) > max(peaks) // 2
 
 
 def test_a_model_that_is_cancelled_in_the_queue_never_starts(agents: Agents) -> None:

@@ -12,10 +12,18 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.rest import api
+from cerebro.contract.tasks.bodies import FusedMember, FusedTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup, own_group
+from cerebro.worker.agent.attempt_runner import Patience
 from cerebro.worker.agent.devices import Share
+from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.group_runner import GroupRunner
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox
 from cerebro.worker.agent.processes import process
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec, KernelKills
@@ -127,6 +135,36 @@ def test_an_error_after_a_killed_helper_process_is_explained(started: Started) -
     assert CRASH.message in explained.message
     full = Failure(kind=FailureKind.STORAGE_FULL, message="no room")
     assert started.child.explained(full) == full
+
+
+@pytest.mark.processes
+def test_an_error_of_a_model_in_a_fused_group_is_explained_too(started: Started, tmp_path: Path) -> None:
+    """The kernel may kill a helper process of user code in a group."""
+    hyperparams = {"do": "raise", "file": str(tmp_path / "gate")}
+    bodies = [
+        sub_epoch_body(f"fit-1/train/m0{number}/e1/p0", None).model_copy(update={"hyperparams": hyperparams})
+        for number in range(2)
+    ]
+    members = tuple(FusedMember(task=body.key, attempt=1, body=body) for body in bodies)
+    item = InboxItem(seq=1, experiment="one", task=bodies[0].key, attempt=1, body=FusedTask(members=members))
+    lease = Lease()
+    lease.begin(item)
+    assert item.body is not None
+    started.child.run(item.body, 1, {bodies[0].code: "code"}, tmp_path / "log", received_at=0.0)
+    write(started.files, v2(3))
+    GroupRunner(
+        started.child,
+        item,
+        explain=lambda failure, attempt: failure,
+        worker="worker-0",
+        patience=Patience(HANG_S),
+        lease=lease,
+        drain=Drain(),
+        notification=Mailbox(DeviceQueues(lambda devices: None)),
+        on_notification=lambda: None,
+    ).follow_members()
+    kinds = [step.failure.kind for step in lease.unreported if isinstance(step, api.Fail)]
+    assert kinds == [FailureKind.OUT_OF_MEMORY, FailureKind.USER_ERROR]  # one kill explains one error
 
 
 @pytest.mark.processes

@@ -107,8 +107,8 @@ def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
     found = []
     for ended in (item("u"), item()):
         lease.end(ended)
-        found.append(lease.item)
-    assert found == [item(), None]
+        found.append(lease.attempts)
+    assert found == [(item(),), ()]
     assert len(lease.take_points()[1]) == 1
     lease.progress(point(6))
     lease.begin(item("u"))

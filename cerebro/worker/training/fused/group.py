@@ -1,8 +1,8 @@
 """The sub-epoch of a group of models that train as one stack.
 
 `model_hopper` and trials call `train_group`. Members end one by one, with metrics or with an error that concerns only
-them, such as a loss that became NaN. A member may also leave between two batches, when its data loader raises; the
-others continue in a smaller stack.
+them, such as a loss that became NaN. A member may also leave between two batches, when its data loader raises
+`PreemptedError`; the others continue in a smaller stack.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,9 @@ from torch import nn
 from cerebro.errors import NotApplicableError, PreemptedError
 from cerebro.steps.loop import autocast, checked_loss, rows_of
 from cerebro.steps.spec import StepSpec
-from cerebro.worker.child.memory_errors import whose_memory
 from cerebro.worker.training.fused.group_averages import GroupAverages
 from cerebro.worker.training.fused.member import Member
-from cerebro.worker.training.fused.refusals import explained
+from cerebro.worker.training.fused.refusals import explained, is_of_machine, outcome_of
 from cerebro.worker.training.fused.stack import Stack
 from cerebro.worker.training.metrics import Measured, checked_metrics
 from cerebro.worker.training.seeds import has_drawn, seed_everything
@@ -81,9 +81,11 @@ class _Group:
         """Means of the latest batch, for live metrics."""
 
     def train(self) -> None:
-        self._open = [
-            each for each in self._open if self._is_going_on(each, lambda each: each.begin(self._spec))
-        ]
+        for member in self._open[:]:
+            error = outcome_of(partial(member.begin, self._spec))
+            if error is not None:
+                self._open.remove(member)
+                self._on_end(member, error)
         seed = 0
         seed_everything(seed)  # members have generators; `has_drawn` shows whether a step used the process's
         while self._open:
@@ -107,11 +109,11 @@ class _Group:
     def _next_batch(self) -> Any:
         """Pass all members' loaders the next batch, and drop members that leave. `None` after the last batch."""
         batches: list[Any] = []
-        leaving: list[tuple[Member, Exception | PreemptedError]] = []
+        leaving: list[tuple[Member, PreemptedError]] = []
         for member in self._open:
             try:
                 batches.append(next(member.batches, None))
-            except (Exception, PreemptedError) as error:  # noqa: BLE001 - the loader ends this member
+            except PreemptedError as error:  # other errors concern all members, which read the same batch
                 leaving.append((member, error))
         if leaving:
             self._drop({self._open.index(member) for member, _ in leaving})
@@ -128,7 +130,7 @@ class _Group:
         except NotApplicableError:
             raise
         except Exception as problem:
-            if not is_first or whose_memory(problem) is not None:
+            if not is_first or is_of_machine(problem):
                 raise
             stack = self._stack
             raise explained(problem, lambda: stack.compute(step), stack.modules) from problem
@@ -220,29 +222,18 @@ class _Group:
         self._averages.write(position, self._open[position].totals)
         self._open[position].separate = nullcontext
 
-    def _is_going_on(self, member: Member, step: Callable[[Member], object]) -> bool:
-        """Run a step of a member; an error ends this member only. Return True if it succeeded."""
-        try:
-            step(member)
-        except Exception as error:
-            if whose_memory(error) is not None:
-                raise
-            self._on_end(member, error)
-            return False
-        return True
-
     def _finish(self) -> None:
         for position in range(len(self._open)) if self._stack is not None else ():
             self._report_of(self._open[position])
             self._release(position)
         self._stack = None
         for member in self._open:
-            self._is_going_on(member, self._end)
+            self._on_end(member, outcome_of(partial(self._end, member)))
 
-    def _end(self, member: Member) -> None:
+    def _end(self, member: Member) -> Measured:
         metrics = checked_metrics(member.metrics(), "training_step", self._where)
         member.end()
-        self._on_end(member, metrics)
+        return metrics
 
     # --- live metrics ---------------------------------------------------------------------------------
 

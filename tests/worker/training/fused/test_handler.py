@@ -1,7 +1,9 @@
-"""A handler trains a fused group: an end for each member, exits, preemption and the way without a stack."""
+"""A handler trains a fused group: an end for each member, exits, preemption and errors."""
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +18,14 @@ from cerebro import Frozen, StepSpec
 from cerebro.contract.tasks.bodies import FusedMember, FusedTask, Position, TrainTask
 from cerebro.contract.tasks.checkpoints import Savepoint
 from cerebro.contract.tasks.results import TaskResult
-from cerebro.errors import NonFiniteMetricError, PreemptedError
+from cerebro.errors import (
+    CheckpointCorruptError,
+    MetricError,
+    NonFiniteMetricError,
+    NotApplicableError,
+    PreemptedError,
+    StorageFullError,
+)
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.encoding import encode
 from cerebro.worker.child.context import Context
@@ -25,6 +34,7 @@ from cerebro.worker.protocol.messages import FROM_CHILD, TO_CHILD, Preempt, Prog
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
+from tests.worker.agent.fake_handler import ECC
 from tests.worker.training.fused.test_equality import paired
 from tests.worker.training.handlers import ROWS, volumes_in, write_split
 
@@ -196,21 +206,89 @@ def test_members_with_savepoints_at_other_batches_train_in_other_stacks(volumes:
     assert_close(volumes, ends[1], alone(volumes, 1))
 
 
-def test_models_that_cannot_be_stacked_train_one_after_another(
-    volumes: Volumes, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log has the reason once; a member that is asked to leave leaves."""
+def test_models_that_cannot_be_stacked_are_refused_with_the_reason(volumes: Volumes) -> None:
+    """The controller rules the plan out for them. No checkpoint is written."""
     with worker(volumes) as one:
-        one.send(20, 1, grace_s=0.0)  # during the first member's 16 batches and the second's first ones
-        ends = one.train(*(member(number, reads=True) for number in range(3)))
-        assert isinstance(ends[1], PreemptedError)
-    reasons = [record.message for record in caplog.records if "one after another" in record.message]
-    assert len(reasons) == 1
-    assert "item()" in reasons[0]
+        with pytest.raises(NotApplicableError, match=r"item\(\)"):
+            one.train(*(member(number, reads=True) for number in range(3)))
+        assert one.ends == {}
+    assert [*volumes.checkpoints.rglob("*.pt")] == []
+
+
+def test_a_member_whose_metrics_are_refused_fails_alone(volumes: Volumes) -> None:
+    """The error names the metric; the others commit."""
+    needy = member(1)
+    needy = needy.model_copy(update={"body": needy.body.model_copy(update={"needs": ("accuracy",)})})
+    with worker(volumes) as one:
+        one.send(17, 0)  # for a batch that does not come: the others are not trained again
+        ends = one.train(member(0), needy, member(2))
+        assert [*one.before] == [17]
+    assert isinstance(ends[1], MetricError)
+    assert "'accuracy' of model m01 is missing" in str(ends[1])
     for number in (0, 2):
-        end = ends[number]
-        assert isinstance(end, TaskResult)
-        assert end.metrics == alone(volumes, number).metrics
+        assert_close(volumes, ends[number], alone(volumes, number))
+
+
+def test_a_full_volume_ends_all_members_that_are_not_saved(
+    volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the volume, as for a single model, and nothing is trained again."""
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "m01" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with worker(volumes) as one:
+        one.send(17, 0)  # for a batch that does not come
+        with pytest.raises(StorageFullError):
+            one.train(*(member(number) for number in range(3)))
+        assert isinstance(one.ends.pop(0), TaskResult)
+        assert one.ends == {}
+        assert [*one.before] == [17]
+
+
+def test_a_corrupt_checkpoint_ends_only_its_model(volumes: Volumes) -> None:
+    """The others keep their checkpoints and train on."""
+    starts = [alone(volumes, number) for number in range(3)]
+    members = [
+        each.model_copy(update={"body": each.body.model_copy(update={"checkpoint": start.checkpoint})})
+        for each, start in zip(map(member, range(3)), starts, strict=True)
+    ]
+    assert starts[1].checkpoint is not None
+    volumes.checkpoint(starts[1].checkpoint.name).write_bytes(b"damaged")
+    with worker(volumes) as one:
+        ends = one.train(*members)
+    assert isinstance(ends[1], CheckpointCorruptError)
+    for number in (0, 2):
+        with worker(volumes) as two:
+            assert_close(volumes, ends[number], two.handler.handle(members[number].body, 7))
+
+
+class Broken(Classifier):
+    """Meets a broken GPU in `configure_optimizers` of one model, or in a step."""
+
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+        if hyperparams.get("in_step"):
+            raise RuntimeError(ECC)
+        return super().training_step(models, batch, hyperparams)
+
+    def configure_optimizers(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Any:
+        if hyperparams.get("at_start"):
+            raise RuntimeError(ECC)
+        return super().configure_optimizers(models, hyperparams)
+
+
+@pytest.mark.parametrize(("place", "numbers"), [("at_start", (1,)), ("in_step", (0, 1, 2))])
+def test_a_broken_device_ends_the_whole_group(place: str, numbers: tuple[int, ...], volumes: Volumes) -> None:
+    """It says nothing about one model, nor about stacks."""
+    members = [member(number, **{place: number in numbers}) for number in range(3)]
+    with worker(volumes, Broken()) as one:
+        with pytest.raises(RuntimeError, match="uncorrectable ECC"):
+            one.train(*members)
+        assert one.ends == {}
 
 
 def test_a_member_that_diverges_fails_alone(volumes: Volumes) -> None:

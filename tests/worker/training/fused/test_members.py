@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from cerebro import Ratio
+from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.errors import NonFiniteMetricError, SpecError
 from tests.worker.training.fused.groups import Steps, Training
 from tests.worker.training.fused.test_equality import OPTIONS, assert_close, with_all
@@ -84,6 +85,31 @@ def test_a_member_without_an_optimizer_fails_alone(partitions: list[Path]) -> No
     stacked.stack(0, [0, 1, 2])
     assert [type(model.error) for model in stacked.models] == [type(None), ValueError, type(None)]
     assert [len(model.metrics) for model in stacked.models] == [1, 0, 1]
+
+
+class Unreadable(PartitionLoader):
+    """A partition whose third batch cannot be read."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(super().__iter__()):
+            if number == 2:
+                raise OSError("the disk is gone")
+            yield batch
+
+
+class OfUnreadable(Training):
+    """Reads partitions with `Unreadable`."""
+
+    def _loader(self, sub_epoch: int, first: int) -> PartitionLoader:
+        return Unreadable([self.folders[0]], batch_size=8, seed=1, first=first)
+
+
+def test_a_batch_that_cannot_be_read_ends_all_members(partitions: list[Path]) -> None:
+    """No member takes the error for the end of the partition."""
+    stacked = OfUnreadable(Steps(), partitions, with_all())
+    with pytest.raises(OSError, match="the disk is gone"):
+        stacked.stack(0, [0, 1, 2])
+    assert all(model.error is None and not model.metrics for model in stacked.models)
 
 
 class Rich(Steps):
