@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro import Parallelism, StepSpec
+from cerebro import Limits, Parallelism, StepSpec
 from cerebro.contract.events import TaskAssigned
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import FEATURES
@@ -41,6 +41,14 @@ class Descent(StepSpec):
         return {"loss": nn.functional.cross_entropy(models[0](inputs), labels)}
 
 
+class Reading(Descent):
+    """Reads the loss as a number, which a stack cannot."""
+
+    def training_step(self, models: Any, batch: Any, hyperparams: Any) -> Any:
+        loss = super().training_step(models, batch, hyperparams)
+        return {"loss": loss, "twice": 2 * loss.item()}
+
+
 def weights(result: Any, model: str) -> list[torch.Tensor]:
     """Return the final weights of a model."""
     return [each.detach() for each in result.model(model).modules()[0].parameters()]
@@ -68,3 +76,18 @@ def test_fused_groups_train_the_weights_of_separate_training(own_lab: MakeLab) -
     for model in ("m00", "m01", "m02"):
         for one, other in zip(weights(fused, model), weights(ill, model), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_models_that_a_stack_refuses_train_separately(own_lab: MakeLab) -> None:
+    """No model fails or loses an attempt, and `result.parallel_plans` has the reason."""
+    lab = own_lab(workers=1)
+    experiment = lab.prepared()
+    together = Parallelism(techniques=["fused"], trials="never")
+    result = experiment.run_fit(
+        Reading(), SPACE, parallelism=together, limits=Limits(max_attempts=1), **SETTINGS
+    )
+    assert result.failures() == {}
+    plans = result.parallel_plans()
+    refused = plans[plans["parallel_plan"].str.startswith("fused")]
+    assert [*refused["ruled out"].str.contains(r"training_step\(\).*\.item\(\)")] == [True] * 4
+    assert [*plans[plans["parallel_plan"] == "single"]["sub_epochs"]] == [2] * 4

@@ -284,7 +284,8 @@ class Broken(Classifier):
 @pytest.mark.parametrize(("place", "numbers"), [("at_start", (1,)), ("in_step", (0, 1, 2))])
 def test_a_broken_device_ends_the_whole_group(place: str, numbers: tuple[int, ...], volumes: Volumes) -> None:
     """It says nothing about one model, nor about stacks."""
-    members = [member(number, **{place: number in numbers}) for number in range(3)]
+    changes: list[dict[str, Any]] = [{place: number in numbers} for number in range(3)]
+    members = [member(number, **each) for number, each in enumerate(changes)]
     with worker(volumes, Broken()) as one:
         with pytest.raises(RuntimeError, match="uncorrectable ECC"):
             one.train(*members)
