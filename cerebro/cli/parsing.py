@@ -96,3 +96,11 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
     return int(text)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Parse ``KEY=VALUE``."""
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, such as folder=out, not {text!r}")
+    return key, value

@@ -146,14 +146,17 @@
   });
 
   // Other forms leave the page: a second click while the answer is on its way must not send them again.
+  // After Esc, which cancels the request, or Back they can be sent again.
   let sent = new WeakSet();
+  const release = () => (sent = new WeakSet());
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (event.defaultPrevented || form.method !== "post") return;
     if (sent.has(form)) event.preventDefault();
     sent.add(form);
   });
-  window.addEventListener("pageshow", () => (sent = new WeakSet())); // after Back
+  document.addEventListener("keydown", (event) => event.key === "Escape" && release());
+  window.addEventListener("pageshow", release);
 
   // Boxes that scroll sideways show a shadow at each edge with hidden content.
   const shade = (box) => {

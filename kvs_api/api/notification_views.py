@@ -33,7 +33,9 @@ class NotificationViews(AccountViews):
         for each in stored:
             if each.suspended:
                 status = statuses.get(each.target.id, TargetStatus())
-                statuses[each.target.id] = status.model_copy(update={"error": each.suspended})
+                # No test message follows, so the reason is the answer to a request for one.
+                answered = {"error": each.suspended, "tested": each.target.tested}
+                statuses[each.target.id] = status.model_copy(update=answered)
         return answer(NotificationsAnswer(targets=tuple(each.target for each in stored), statuses=statuses))
 
     def add_notification(self, call: Call) -> Response:

@@ -205,6 +205,10 @@ def test_results_are_exported_by_a_package(
     assert (name, int(rows)) == ("one", sum(map(len, expected(log.log).values())))
     assert main(["export", "package", "sum", "one"]) == 1
     assert "no installed package exports to 'sum' (installed: sums)" in capsys.readouterr().err
+    for wrong in ("folder", "=x"):
+        with pytest.raises(SystemExit):
+            main(["export", "package", "sums", "one", "--option", wrong])
+        assert f"must be KEY=VALUE, such as folder=out, not {wrong!r}" in capsys.readouterr().err
 
 
 def test_a_metric_of_a_package_is_measured_by_its_name(install: Install) -> None:

@@ -1,4 +1,7 @@
-"""`examples/lora.py`, and the code of docs/fine-tuning.md. Both need `peft` and `transformers`."""
+"""`examples/lora.py`, and the code of docs/fine-tuning.md.
+
+Tests import `peft` and `transformers`: these take seconds, and each process of a test run imports this file.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from cerebro import ETLSpec, StepSpec, ragged
+from cerebro import ETLSpec, Experiment, StepSpec
 from cerebro.client.dry_run import DryRun, dry_run
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.local import cluster
@@ -24,8 +26,6 @@ HYPERPARAMS: dict[str, Any] = {"rank": 4, "alpha": 8, "lr": 1e-3, "batch_size": 
 TINY = replace(lora.SMALL, layers=1, width=16, heads=2, texts=24, steps=1)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # from the packages' own code
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
 
 
 @pytest.fixture
@@ -33,6 +33,12 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Locators of the example with a tiny base model."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return lora.lay_out(tmp_path / "data", TINY)
+
+
+def blocks() -> list[str]:
+    """Return the Python of the guide; the last block saves the best model of a fit."""
+    page = (Path(__file__).parents[2] / "docs/fine-tuning.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def tried(located: dict[str, Any], etl: ETLSpec, spec: StepSpec) -> DryRun:
@@ -77,28 +83,24 @@ def test_a_dry_run_explains_adapters_without_effect(located: dict[str, Any]) -> 
             tried(located, lora.TextETL(TINY), spec)
 
 
-def test_the_guides_code_runs(located: dict[str, Any]) -> None:
-    """Fine-tune with TRL's collator and a metric of generated text."""
-    collators = pytest.importorskip("trl.trainer.sft_trainer")
-    import peft
-    import transformers
+def test_the_guides_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tune with a tokenizer, TRL's collator and a metric of generated text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
-    page = (Path(__file__).parents[2] / "docs/fine-tuning.md").read_text()
-    code = next(block for block in re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL) if "Tuning" in block)
-    names: dict[str, Any] = {
-        **{name: getattr(peft, name) for name in ("LoraConfig", "get_peft_model")},
-        "AutoModelForCausalLM": transformers.AutoModelForCausalLM,
-        "DataCollatorForLanguageModeling": collators.DataCollatorForLanguageModeling,
-        "StepSpec": StepSpec, "torch": torch, "__name__": "guide",
-    }  # fmt: skip
-    exec(code, names)
-
-    class Dialogues(ETLSpec):
-        def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-            prompt, reply = (np.arange(1, 3 + int(row["seed"]) % 3 + more) for more in (0, 1))
-            return ragged(prompt), ragged(reply)
-
-    found = tried(located, Dialogues(), names["Tuning"]())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    lora.write_base(Path("my-gpt2"), TINY)
+    tokenizer = Tokenizer(models.WordLevel({"[PAD]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[PAD]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained("my-gpt2")
+    for split in ("train", "valid"):
+        rows = [f"{n},one two,{'two ' * (n % 3)}three" for n in range(8)]
+        Path(f"{split}.csv").write_text("\n".join(["id,prompt,reply", *rows]) + "\n")
+    names: dict[str, Any] = {"__name__": "guide"}
+    *code, _ = blocks()
+    exec("\n".join(code), names)
+    found = tried(names["locators"], names["Dialogues"](), names["Tuning"]())
     assert 0 <= found.metrics["test"]["exact"] <= 1
 
 
@@ -107,14 +109,18 @@ def test_the_guides_code_runs(located: dict[str, Any]) -> None:
 def test_the_example_trains_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four models train on a cluster; the adapter's folder gives the best model's outputs."""
+    """Two models train on a cluster; the adapter's folder gives the best model's outputs. The guide saves it, too."""
     home = tmp_path / "home"
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("sys.argv", ["lora.py", "--small", "--epochs", "1"])
+    monkeypatch.setitem(lora.SPACE, "rank", [4])
+    monkeypatch.chdir(tmp_path)
     try:
         cluster.start(home, workers=1, tensorboard=False, timeout_s=HANG_S)
         assert lora.main() == 0
+        exec(blocks()[-1], {"result": Experiment.attach("lora").result()})
     finally:
         cluster.stop(home)
     assert "its outputs differ by 0.0" in capsys.readouterr().out
+    assert (tmp_path / "adapter/adapter_model.safetensors").exists()

@@ -222,7 +222,7 @@ def test_many_sub_epochs_become_few_bars_with_the_same_idle_time() -> None:
     sub_epoch_s = 60.0 if "min" in figure["layout"]["xaxis"]["title"]["text"] else 1.0
     assert shown * sub_epoch_s == pytest.approx(sum(span.end_s - span.start_s for span in found))
     assert len(bars(figure, "failed or revoked")["x"]) == 2
-    assert "in stretches of" in figure["layout"]["title"]["text"]
+    assert "in time ranges of" in figure["layout"]["title"]["text"]
 
 
 SPANS = st.lists(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli.administration.scale import cluster_client
+from cerebro.cli.parsing import pair
 from cerebro.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     package.add_argument("tracker", metavar="NAME")
     _add_selection(package)
     package.add_argument(
-        "--option", metavar="KEY=VALUE", action="append", default=[], help="option of the package's exporter"
+        "--option",
+        metavar="KEY=VALUE",
+        type=pair,
+        action="append",
+        default=[],
+        help="option of the package's exporter",
     )
     package.set_defaults(run=_package)
 
@@ -116,7 +122,7 @@ def _package(options: argparse.Namespace) -> int:
     if plugin is None:
         known = ", ".join(plugins.names("exporters")) or "none"
         raise ClusterError(f"no installed package exports to {options.tracker!r} (installed: {known})")
-    values = dict(each.partition("=")[::2] for each in options.option)
+    values = dict(options.option)
     make = plugin.load_callable("a function that returns a cerebro.exports.Export")
     return _export(options, lambda projection: make(projection, values), options.tracker)
 

@@ -140,7 +140,9 @@ def schedule(
     title = f"{what} of {counted(len(models), 'model')} on {counted(len(counts), 'worker')}"
     if len(spans) > MAX_BARS:
         merged = buckets.merged(spans, tuple(names), end, max_bars=MAX_BARS, begin_s=first)
-        title += f": {len(attempts):,} sub-epochs and attempts, in stretches of {seconds(merged[0].seconds)}"
+        title += (
+            f": {len(attempts):,} sub-epochs and attempts, in time ranges of {seconds(merged[0].seconds)}"
+        )
         traces = [merged_bars(merged, canvas), *failure_marks(spans, canvas)]
     else:
         traces = list(sub_epoch_bars(all_spans, canvas, highlight))

@@ -107,6 +107,7 @@ def test_a_target_is_suspended_while_its_author_lacks_the_right(place: Place) ->
         return {each["target"]["id"]: each.get("suspended", "") for each in (answer.json or {})["targets"]}
 
     assert suspended() == {of_project.id: "", of_cluster.id: "", own.id: ""}
+    assert place.ask(OPERATOR, f"POST {TARGETS}/{of_project.id}/test").status_code == 200
     for token in (made, admin):
         assert place.ask(OPERATOR, f"DELETE /v1/tokens/{token.record.id}").status_code == 204
     place.made(name="ada", role=Role.MEMBER, projects=("text",))
@@ -115,8 +116,11 @@ def test_a_target_is_suspended_while_its_author_lacks_the_right(place: Place) ->
         of_cluster.id: "amy has no valid token of an admin, so nothing is sent",
         own.id: "",
     }
-    statuses = (place.ask(OPERATOR, f"GET {TARGETS}").json or {})["statuses"]
-    assert "ada has no valid token" in statuses[of_project.id]["error"]
+    answer = place.ask(OPERATOR, f"GET {TARGETS}").json or {}
+    status = answer["statuses"][of_project.id]
+    assert "ada has no valid token" in status["error"]
+    (target,) = (each for each in answer["targets"] if each["id"] == of_project.id)
+    assert 0 < target["tested"] == status["tested"], "the page would wait for a test message"
     refused = place.ask(OPERATOR, f"POST {TARGETS}/{of_project.id}/test")
     assert (refused.status_code, "is suspended: ada has no valid token" in refused.text) == (409, True)
     place.made(name="ada", role=Role.MEMBER, projects=("vision",))
