@@ -64,6 +64,12 @@ def encoder(seed: int = 0) -> Encoder:
         return Encoder()
 
 
+def added(images: Tensor, view: Any) -> Tensor:
+    """Add 1 to images through a view of their memory, which torch does not notice."""
+    view += 1
+    return images
+
+
 def reordered() -> Encoder:
     """Create an encoder with the same named layers in another order."""
     created = encoder()
@@ -178,9 +184,11 @@ def test_a_merged_pass_gets_the_rows_of_each_partition(folders: list[Path], cach
         lambda inputs: inputs["image"].flip(3),
         lambda inputs: inputs["image"].clone(),
         lambda inputs: inputs["image"].add_(1),
+        lambda inputs: added(inputs["image"], inputs["image"].data),
+        lambda inputs: added(inputs["image"], inputs["image"].numpy()),
         lambda inputs: inputs["image"][1:],
     ],
-    ids=["flipped", "copied", "changed in place", "some rows"],
+    ids=["flipped", "copied", "changed in place", "changed by data", "changed by NumPy", "some rows"],
 )
 def test_other_arguments_are_computed(
     folders: list[Path], cache: OutputCache, change: Callable[[Any], Any], counter: Counter
@@ -274,6 +282,72 @@ def test_changed_weights_are_not_read_from_the_cache(folders: list[Path], cache:
             assert not torch.allclose(frozen(images), before)
             assert torch.equal(frozen(images), frozen.compute(images))
             break
+
+
+@pytest.mark.parametrize("change", ["prepare", "dtype", "data"])
+def test_changed_settings_and_replaced_memory_are_computed(folders: list[Path], change: str) -> None:
+    """Another `prepare` or `dtype`, and other memory of a parameter, have no stored outputs."""
+    frozen, loader = cerebro.Frozen(encoder(), scaled), loader_of(folders)
+    frozen_layers = FrozenLayers(loader)
+    with frozen_layers.bound([frozen]):
+        for batch in loader:
+            images = frozen_layers.begin_batch(batch)[0]["image"]
+            before = frozen(images)
+            if change == "prepare":
+                frozen.prepare = lambda images: scaled(images) + 1
+            elif change == "dtype":
+                frozen.dtype = torch.bfloat16
+            else:
+                bias = frozen.module.layers[4].bias  # type: ignore[union-attr, index]
+                bias.data = bias.data + 1
+            assert not torch.equal(frozen(images), before)
+            assert torch.equal(frozen(images), frozen.compute(images))
+            break
+
+
+@pytest.mark.parametrize("change", ["data", "parameter"])
+def test_an_unnoticed_change_of_weights_is_an_error(folders: list[Path], change: str) -> None:
+    """Stored outputs did not fit the new weights, so the sub-epoch fails instead of training on them."""
+    frozen, loader = cerebro.Frozen(encoder(), scaled), loader_of(folders)
+    frozen_layers = FrozenLayers(loader)
+
+    def train() -> None:
+        with frozen_layers.bound([frozen]):
+            for batch in loader:
+                frozen(frozen_layers.begin_batch(batch)[0]["image"])
+                layer: Any = frozen.module.layers[4]  # type: ignore[index]
+                if change == "data":
+                    layer.bias.data.add_(1)
+                else:
+                    layer.bias = nn.Parameter(layer.bias + 1)
+
+    with pytest.raises(
+        SpecError, match=r"weights of Frozen\(Encoder\) were replaced, or changed through \.data"
+    ):
+        train()
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_inference_mode_reads_stored_outputs(
+    folders: list[Path], cache: OutputCache, counter: Counter, has_files: bool
+) -> None:
+    """Tensors of `torch.inference_mode` have no version counter. Their changes are recognised all the same."""
+    frozen, loader = cerebro.Frozen(encoder(), scaled), loader_of(folders)
+    frozen_layers = FrozenLayers(loader, cache if has_files else None)
+
+    def read() -> None:
+        for batch in loader:
+            images = frozen_layers.begin_batch(batch)[0]["image"]
+            assert torch.allclose(frozen(images), frozen.module(scaled(images)), atol=1e-5)
+            assert torch.equal(frozen(images.add_(1)), frozen.compute(images))
+
+    with frozen_layers.bound([frozen]):
+        torch.inference_mode()(read)()
+        counter.rows = 0
+        for batch in loader:
+            outputs = frozen(frozen_layers.begin_batch(batch)[0]["image"])
+            nn.Linear(6, 3)(outputs).sum().backward()
+        assert counter.rows == 0
 
 
 def test_a_compiled_model_reads_stored_outputs(

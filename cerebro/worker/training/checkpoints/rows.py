@@ -25,6 +25,8 @@ _PART_BYTES = 1 << 30
 def content(tensor: torch.Tensor) -> memoryview:
     """Return the tensor's bytes in order; a copy unless contiguous on the host."""
     flat = tensor.detach().contiguous().cpu().reshape(-1)
+    if not flat.numel():  # torch may give an empty tensor a stride that `view` refuses
+        return memoryview(b"")
     found: memoryview = flat.view(torch.uint8).numpy().data
     return found
 

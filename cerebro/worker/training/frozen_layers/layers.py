@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.mapped import MappedPartition
 from cerebro.data.trees import first_leaf, map_leaves
-from cerebro.errors import CerebroError
+from cerebro.errors import CerebroError, SpecError
 from cerebro.frozen import Frozen
 from cerebro.ragged_rows import Ragged
 from cerebro.runtime.usage import memory
@@ -35,6 +35,8 @@ from cerebro.worker.training.frozen_layers.outputs import (
     autocast_of,
     leaf_version,
     num_bytes,
+    tensor_hash,
+    tensor_version,
 )
 from cerebro.worker.training.seeds import generator_states, restore_generator_states
 
@@ -59,13 +61,46 @@ class _Opened:
     """Outputs for one call; `outputs` is `None` if the layers compute each call."""
 
     outputs: StoredOutputs | HeldOutputs | None
-    module: torch.nn.Module
-    tensors: Sequence[torch.Tensor]
-    versions: Sequence[int]
+    frozen: Frozen
+    settings: Sequence[object]
+    hashes: Mapping[torch.Tensor, str]
+    """Hashes of the weights."""
+    versions: Sequence[object]
 
-    def is_current(self, frozen: Frozen) -> bool:
-        """True if the layers have not changed since."""
-        return frozen.module is self.module and [each._version for each in self.tensors] == self.versions
+    def is_current(self) -> bool:
+        """True if the layers have not changed since, as far as torch counts changes."""
+        return (
+            all(one is other for one, other in zip(_settings(self.frozen), self.settings, strict=True))
+            and [tensor_version(each) for each in self.hashes] == self.versions
+        )
+
+    def require_unchanged(self) -> None:
+        """Raise `SpecError` if the weights changed without notice, so later outputs did not fit them."""
+        if self.outputs is None or not self.is_current():
+            return
+        if _weight_hashes(self.frozen) != self.hashes:
+            raise SpecError(
+                f"the weights of {self.frozen.label} were replaced, or changed through .data or a NumPy view, while "
+                "its stored outputs were in use. Do not wrap layers that change in cerebro.Frozen, or change their "
+                "parameters in place under torch.no_grad(), without .data"
+            )
+
+
+def _settings(frozen: Frozen) -> tuple[object, ...]:
+    return frozen.module, frozen.prepare, frozen.dtype
+
+
+def _weights(frozen: Frozen) -> Iterator[torch.Tensor]:
+    yield from frozen.module.parameters()
+    yield from frozen.module.buffers()
+
+
+def _weight_hashes(frozen: Frozen) -> dict[torch.Tensor, str]:
+    return {tensor: tensor_hash(tensor) for tensor in _weights(frozen)}
+
+
+def _is_sharded(frozen: Frozen) -> bool:
+    return any(isinstance(tensor, DTensor) for tensor in _weights(frozen))
 
 
 class FrozenLayers:
@@ -95,7 +130,9 @@ class FrozenLayers:
     @contextmanager
     def bound(self, modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         """Let the frozen layers among the modules use these outputs in the block."""
-        layers = [part for module in modules for part in module.modules() if isinstance(part, Frozen)]
+        found = [part for module in modules for part in module.modules() if isinstance(part, Frozen)]
+        # Ranks compute with sharded parameters together, at each call.
+        layers = [frozen for frozen in found if not _is_sharded(frozen)]
         if layers:
             source = torch.compiler.disable(self.outputs)  # type: ignore[no-untyped-call]  # reads files
             for frozen in layers:
@@ -103,6 +140,8 @@ class FrozenLayers:
         self._is_bound = bool(layers)
         try:
             yield
+            for opened in self._opened.values():
+                opened.require_unchanged()
         finally:
             for frozen in layers:
                 frozen.source = None
@@ -115,10 +154,11 @@ class FrozenLayers:
         if self._is_bound:
             rows = self._loader.positions
 
-            def record(name: str, leaf: Any) -> None:
-                key = id(leaf)
-                forget = weakref.ref(leaf, lambda _: self._leaves.pop(key, None))
-                self._leaves[key] = _Leaf(reference=forget, name=name, rows=rows, version=leaf_version(leaf))
+            def record(name: str, leaf: torch.Tensor | Ragged) -> None:
+                key, version = id(leaf), leaf_version(leaf)
+                if version is not None:
+                    forget = weakref.ref(leaf, lambda _: self._leaves.pop(key, None))
+                    self._leaves[key] = _Leaf(reference=forget, name=name, rows=rows, version=version)
 
             _zipped(record, self._loader.input_names, batch[0])
         return batch
@@ -146,34 +186,30 @@ class FrozenLayers:
         opened = self._opened.get(key)
         if opened is None:
             opened = self._opened[key] = self._open(call)
-        if opened.outputs is None or not opened.is_current(frozen):
+        if opened.outputs is None or not opened.is_current():
             return None
         return opened.outputs.take(leaves[0].rows, device)
 
     # --- opening -------------------------------------------------------------------------------------
 
     def _open(self, call: LayerCall) -> _Opened:
-        module = call.frozen.module
-        tensors = [*module.parameters(), *module.buffers()]
-        # Ranks compute with sharded parameters together, at each call.
-        is_sharded = any(isinstance(tensor, DTensor) for tensor in tensors)
+        frozen = call.frozen
+        settings, hashes = _settings(frozen), _weight_hashes(frozen)
         drawn = generator_states()
         try:
-            outputs = None if is_sharded else self._found_or_computed(call)
+            outputs = self._found_or_computed(call, hashes)
         finally:
             restore_generator_states(drawn)
-        return _Opened(
-            outputs=outputs,
-            module=module,
-            tensors=tensors,
-            versions=[tensor._version for tensor in tensors],
-        )
+        versions = [tensor_version(tensor) for tensor in hashes]
+        return _Opened(outputs=outputs, frozen=frozen, settings=settings, hashes=hashes, versions=versions)
 
-    def _found_or_computed(self, call: LayerCall) -> StoredOutputs | HeldOutputs | None:
+    def _found_or_computed(
+        self, call: LayerCall, hashes: Mapping[torch.Tensor, str]
+    ) -> StoredOutputs | HeldOutputs | None:
         if self._cache is None:
             return self._held(call)
         try:
-            digest = call.digest()
+            digest = call.digest(hashes)
         except UnknownStateError as error:
             self._warn(f"the outputs of {call.frozen.label} are computed in each sub-epoch, because {error}")
             return self._held(call)
@@ -230,7 +266,7 @@ class FrozenLayers:
             self.warnings.append(text)
 
 
-def _zipped(record: Callable[[str, Any], None], names: Any, tree: Any) -> None:
+def _zipped(record: Callable[[str, torch.Tensor | Ragged], None], names: Any, tree: Any) -> None:
     """Call `record` with each name and leaf of two trees, where they are nested alike."""
     if isinstance(names, dict) and isinstance(tree, dict):
         for key, name in names.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,22 @@ class LayerCall:
     node: Any
     device: torch.device
 
-    def digest(self) -> str:
+    def digest(self, hashes: Mapping[torch.Tensor, str]) -> str:
         """Return a hash of everything besides the rows that decides the bits of the outputs.
+
+        Args:
+            hashes: hashes of the weights.
 
         Raises:
             UnknownStateError: the layers have an attribute whose state cannot be read.
         """
         frozen, device = self.frozen, self.device
+
+        def known_hash(tensor: torch.Tensor) -> str:
+            return hashes.get(tensor) or tensor_hash(tensor)
+
         facts = {
-            "layers": fingerprint((frozen.module, frozen.prepare), tensor_hash, is_complete=True),
+            "layers": fingerprint((frozen.module, frozen.prepare), known_hash, is_complete=True),
             "node": repr(self.node),
             "options": [frozen.batch_rows, str(frozen.dtype)],
             "torch": torch.__version__,
@@ -230,7 +237,17 @@ def _concatenated(chunks: Sequence[Any]) -> Any:
 
 
 def leaf_version(leaf: Any) -> object:
-    """Return a mark of a batch's tensor that changes with its content."""
-    if isinstance(leaf, Ragged):
-        return leaf.values._version, leaf.offsets._version
-    return leaf._version if isinstance(leaf, torch.Tensor) else None
+    """Return a mark of a batch's tensor that changes with its content; `None` if changes are invisible.
+
+    On a CPU the mark contains a hash of the bytes, because a write through ``.data`` or a NumPy view leaves the version
+    counter unchanged. On a GPU only the counter shows changes, which tensors of `torch.inference_mode` lack.
+    """
+    tensors = (leaf.values, leaf.offsets) if isinstance(leaf, Ragged) else (leaf,)
+    if any(tensor.is_inference() and not tensor.is_cpu for tensor in tensors):
+        return None
+    return [(tensor_version(tensor), tensor_hash(tensor) if tensor.is_cpu else "") for tensor in tensors]
+
+
+def tensor_version(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return a mark that changes with a tensor's memory, and with its content if torch counts the change."""
+    return -1 if tensor.is_inference() else tensor._version, tensor.data_ptr()
