@@ -18,7 +18,7 @@ from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.spec import DataLoader
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors, is_plain
 from cerebro.worker.training.checkpoints.checkpoint import State, needs_named, save
-from cerebro.worker.training.checkpoints.frozen import Frozen, move_to_base
+from cerebro.worker.training.checkpoints.frozen import FrozenWeights, move_to_base
 from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.metrics import Measured
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
@@ -33,7 +33,7 @@ class Trainee:
     hyperparams: Hyperparameters = field(default_factory=dict)
     is_new: bool = True
     """True if its weights are still the initial ones from `create_models`."""
-    frozen: Frozen = field(default_factory=Frozen)
+    frozen: FrozenWeights = field(default_factory=FrozenWeights)
     warnings: list[str] = field(default_factory=list)
     """Warnings of the newest sub-epoch for the user."""
 

@@ -29,6 +29,7 @@ from cerebro.runtime.isolation.process_exit import fork
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from cerebro.worker.training.checkpoints import frozen as freezing
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
+from cerebro.worker.training.checkpoints.mapped_base import MappedReader
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import restore
 from cerebro.worker.training.tracked_checkpoint import Checkpoint
@@ -416,6 +417,37 @@ def test_weights_tied_by_memory_stay_tied_after_a_hop(tmp_path: Path) -> None:
     assert all(
         torch.equal(tensor, tied().state_dict()[key]) for key, tensor in only(trainee).state_dict().items()
     )
+
+
+def test_a_tensor_in_an_attribute_keeps_viewing_its_weight(tmp_path: Path) -> None:
+    """A hop writes into memory that an attribute or a list of the module shares, instead of mapping it."""
+
+    def aliased() -> Any:
+        module = network()
+        module[0].view = module[0].weight.detach()
+        module[1].views = [module[1].weight.detach()]
+        module[2].graph = torch.eye(3).to_sparse()
+        return module
+
+    reference, fresh = saved(holder(aliased()), tmp_path, 0), aliased()
+    with torch.no_grad():
+        fresh[0].weight.zero_()
+        fresh[1].weight.zero_()
+    module = only(hopped(tmp_path, reference, fresh))
+    assert torch.equal(module[0].view, network()[0].weight)
+    assert torch.equal(module[1].views[0], network()[1].weight)
+
+
+def test_a_left_out_tensor_that_torch_does_not_take_is_an_error(tmp_path: Path) -> None:
+    """Otherwise its memory would stay uninitialised."""
+    checked = check(tmp_path, saved(holder(), tmp_path, 0))
+    assert checked.layout is not None
+    first = checked.layout.ranges[0]
+    with MappedReader(checked) as reader:
+        reader.seek(first.start)
+        assert reader.readinto(bytearray(first.size)) == first.size
+        with pytest.raises(RuntimeError, match="another order"):
+            reader.readinto(bytearray(4))
 
 
 # --- removal ------------------------------------------------------------------------------------

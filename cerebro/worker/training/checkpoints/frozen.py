@@ -37,7 +37,7 @@ _WORD = (1 << 64) - 1
 
 
 @dataclass(kw_only=True)
-class Frozen:
+class FrozenWeights:
     """A model's frozen weights.
 
     Attributes:
@@ -53,7 +53,7 @@ class Holder(Protocol):
     """Holder of a model or of one rank's part: a `Trainee`."""
 
     modules: list[torch.nn.Module]
-    frozen: Frozen
+    frozen: FrozenWeights
 
     @property
     def rank(self) -> int:

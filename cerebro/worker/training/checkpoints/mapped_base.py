@@ -22,6 +22,8 @@ ALIGNMENT = 64
 MAPPED = "mapped"
 """Key of a loaded state whose frozen weights are mapped; never saved."""
 
+_OTHER_ORDER = "torch reads checkpoints in another order than this version expects"
+
 
 class MappedReader(CheckedReader):
     """A `CheckedReader` that leaves out tensors of the base; `replaced` returns their mapped memory.
@@ -48,7 +50,8 @@ class MappedReader(CheckedReader):
         """Fill `into` with the file's next bytes, unless these are a tensor of the base."""
         num_bytes = memoryview(into).nbytes
         found = self._ranges.get(self._position)
-        self._left_out = None
+        if self._left_out is not None:
+            raise RuntimeError(_OTHER_ORDER)
         if self._mapping is None or found is None or found.size != num_bytes:
             return super().readinto(into)
         self._left_out = self._mapping[found.at : found.at + found.size]
@@ -61,7 +64,7 @@ class MappedReader(CheckedReader):
         if mapped is None:
             return storage
         if mapped.nbytes() != storage.nbytes():
-            raise RuntimeError("torch reads checkpoints in another order than this version expects")
+            raise RuntimeError(_OTHER_ORDER)
         self.has_mapped = True
         return mapped
 
@@ -77,7 +80,7 @@ def use_mapped(modules: Sequence[torch.nn.Module], state: dict[str, Any]) -> lis
     names = {each.name for each in state["layout"].ranges}
     used: dict[int, tuple[Any, ...]] = {}
     owners = list(_tensors(modules))
-    storages = [tensor.untyped_storage()._cdata for _, _, tensor in owners]
+    storages = [tensor.untyped_storage()._cdata for tensor in _held_tensors(modules)]
     for number, name, parameter in owners:
         saved = saved_states[number].get(name) if isinstance(saved_states[number], dict) else None
         if f"{number}/{name}" not in names or not isinstance(saved, torch.Tensor):
@@ -98,9 +101,26 @@ def _tensors(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[int, str, tor
     visited: set[int] = set()
     for number, module in enumerate(modules):
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if id(tensor) not in visited and tensor.device.type != "meta":
+            if id(tensor) not in visited and _has_memory(tensor):
                 visited.add(id(tensor))
                 yield number, name, tensor
+
+
+def _held_tensors(modules: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return parameters, buffers and tensors in attributes, each once: any of them may view another one's memory."""
+    found: dict[int, torch.Tensor] = {}
+    for module in modules:
+        for part in module.modules():
+            for value in vars(part).values():
+                items = value.values() if isinstance(value, dict) else value
+                for item in items if isinstance(value, dict | list | tuple) else (value,):
+                    if isinstance(item, torch.Tensor) and _has_memory(item):
+                        found[id(item)] = item
+    return list(found.values())
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "meta" and tensor.layout is torch.strided
 
 
 def _fits(parameter: torch.Tensor, saved: torch.Tensor) -> bool:
