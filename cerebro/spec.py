@@ -58,6 +58,9 @@ class Ratio:
         return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
 
 
+Hyperparams = Mapping[str, Any]
+"""Configuration of a model: name -> value."""
+
 Metrics = Mapping[str, "float | Ratio"]
 """Metrics by name, as `train` and `test` return them."""
 
@@ -418,7 +421,7 @@ class SubEpochSpec:
         Called before the first model of each process; once per task if it opens files or starts threads.
         """
 
-    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+    def create_models(self, hyperparams: Hyperparams) -> list[Any]:
         """Create the modules of one configuration, with random weights.
 
         Random seeds are set before the call. Cerebro moves the modules to a device, saves them and restores them.
@@ -432,11 +435,7 @@ class SubEpochSpec:
         raise NotImplementedError
 
     def train(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Train the models on one partition, for one pass.
 
@@ -453,11 +452,7 @@ class SubEpochSpec:
         raise NotImplementedError
 
     def test(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Compute metrics. Models are in evaluation mode, gradients are off.
 
@@ -475,7 +470,7 @@ class SubEpochSpec:
         """
         raise NotImplementedError
 
-    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+    def hints(self, models: list[Any], hyperparams: Hyperparams) -> Hints:
         """Describe the models to parallel techniques. Optional.
 
         Called only if a sub-epoch may use more than the technique ``"single"``.
@@ -490,11 +485,7 @@ class SubEpochSpec:
         return Hints()
 
     def predict(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Any | Iterable[Any]:
         """Predict outputs for the rows of `dataloader`, in their order.
 

@@ -6,11 +6,11 @@ look like one; the default methods are in `passes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from cerebro.keras.backend import Backend, select_backend
-from cerebro.spec import Checkpoint, DataLoader, Metrics, SubEpochSpec
+from cerebro.spec import Checkpoint, DataLoader, Hyperparams, Metrics, SubEpochSpec
 
 
 class KerasSubEpochSpec(SubEpochSpec):
@@ -28,7 +28,7 @@ class KerasSubEpochSpec(SubEpochSpec):
 
     keras_backend: str = ""
 
-    def create_models(self, hyperparams: Mapping[str, Any]) -> Any:
+    def create_models(self, hyperparams: Hyperparams) -> Any:
         """Create the built and compiled model of a configuration; seeds are set before the call.
 
         Returns:
@@ -37,27 +37,15 @@ class KerasSubEpochSpec(SubEpochSpec):
         raise NotImplementedError
 
     def train(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
-        """Train on each batch once, as `fit` does.
-
-        Returns:
-            Loss and metrics of the sub-epoch's rows, by their names in `compile`.
-        """
+        """Train on each batch once, as `fit` does. Return loss and metrics by their names in `compile`."""
         from cerebro.keras.passes import train
 
         return train(models, dataloader)
 
     def test(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Return the metrics of `evaluate`, by name."""
         from cerebro.keras.passes import test
@@ -65,11 +53,7 @@ class KerasSubEpochSpec(SubEpochSpec):
         return test(models, dataloader)
 
     def predict(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Any | Iterable[Any]:
         """Return the outputs of `predict` batch by batch: one column, or one for each named output."""
         from cerebro.keras.passes import predict

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from cerebro.errors import SpecError
-from cerebro.spec import Checkpoint, DataLoader, Hints, Metrics
+from cerebro.spec import Checkpoint, DataLoader, Hints, Hyperparams, Metrics
 from cerebro.steps.spec import StepSpec
 
 _LIBRARIES = ("lightning.", "pytorch_lightning.")
@@ -119,7 +119,7 @@ class LightningSpec(StepSpec):
         self._metrics: dict[str, Any] = {}
         """Logged metric objects, such as torchmetrics', in this pass."""
 
-    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+    def create_models(self, hyperparams: Hyperparams) -> list[Any]:
         """Create the module with the hyperparameters that its constructor accepts.
 
         Raises:
@@ -132,7 +132,7 @@ class LightningSpec(StepSpec):
             )
         return [module]
 
-    def configure_optimizers(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Any:
+    def configure_optimizers(self, models: list[Any], hyperparams: Hyperparams) -> Any:
         """Return the module's optimizer and schedule."""
         assert self._trainer is not None
         self._trainer.estimated_stepping_batches = self.total_steps
@@ -144,38 +144,30 @@ class LightningSpec(StepSpec):
             return optimizer, schedule["scheduler"]
         return optimizer, EpochSchedule(schedule["scheduler"], self._trainer.current_epoch)
 
-    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Any:
         """Return the module's loss and the values that it logged."""
         returned, logged = self._call(models[0], "training_step", batch)
         return {**logged, "loss": returned.get("loss") if isinstance(returned, Mapping) else returned}
 
-    def prediction_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+    def prediction_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Any:
         """Return the result of `predict_step`, or of `forward` for the inputs."""
         if is_defined(self._module_class, "predict_step"):
             return self._call(models[0], "predict_step", batch)[0]
         return models[0](batch[0])
 
-    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+    def hints(self, models: list[Any], hyperparams: Hyperparams) -> Hints:
         """Name `training_step` as a method that uses parameters."""
         return Hints(methods=("training_step",))
 
     def train(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Train as `StepSpec` does, with ``self.trainer`` and metric objects."""
         self._begin(models[0], dataloader)
         return self._with_objects(super().train(models, checkpoint, dataloader, hyperparams))
 
     def predict(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Any:
         """Predict as `StepSpec` does, with ``self.trainer``."""
         self._begin(models[0], dataloader)
@@ -223,9 +215,7 @@ class LightningSpec(StepSpec):
 class ValidatedLightningSpec(LightningSpec):
     """Trains and validates a LightningModule."""
 
-    def validation_step(
-        self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def validation_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Mapping[str, Any]:
         """Return the values that the module logged, or else its loss."""
         returned, logged = self._call(models[0], "validation_step", batch)
         if logged or self._metrics:
@@ -234,18 +224,14 @@ class ValidatedLightningSpec(LightningSpec):
         return metrics
 
     def test(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Test as `StepSpec` does, with ``self.trainer`` and metric objects."""
         self._begin(models[0], dataloader)
         return self._with_objects(super().test(models, checkpoint, dataloader, hyperparams))
 
 
-def _accepted(module_class: type[Any], hyperparams: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(module_class: type[Any], hyperparams: Hyperparams) -> dict[str, Any]:
     """Return the hyperparameters that the constructor accepts by name."""
     parameters = inspect.signature(module_class).parameters
     return {name: value for name, value in hyperparams.items() if name in parameters}

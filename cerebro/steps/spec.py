@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cerebro.spec import Checkpoint, DataLoader, Metrics, SubEpochSpec
+from cerebro.spec import Checkpoint, DataLoader, Hyperparams, Metrics, SubEpochSpec
 
 
 class StepSpec(SubEpochSpec):
@@ -87,7 +87,7 @@ class StepSpec(SubEpochSpec):
 
         return spec_of(module_class, arguments)
 
-    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Any:
         """Compute the loss of one batch.
 
         Args:
@@ -109,7 +109,7 @@ class StepSpec(SubEpochSpec):
         """
         raise NotImplementedError
 
-    def configure_optimizers(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Any:
+    def configure_optimizers(self, models: list[Any], hyperparams: Hyperparams) -> Any:
         """Create the optimizer, and optionally a schedule of its learning rate.
 
         Called once in each sub-epoch. Cerebro then restores their state.
@@ -129,9 +129,7 @@ class StepSpec(SubEpochSpec):
         """
         raise NotImplementedError
 
-    def validation_step(
-        self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def validation_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Mapping[str, Any]:
         """Compute the metrics of one batch. Models are in evaluation mode, gradients are off.
 
         For a metric over the whole split, such as an AUC, override `test` instead.
@@ -147,7 +145,7 @@ class StepSpec(SubEpochSpec):
         """
         raise NotImplementedError
 
-    def prediction_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+    def prediction_step(self, models: list[Any], batch: Any, hyperparams: Hyperparams) -> Any:
         """Predict the rows of one batch. Models are in evaluation mode, gradients are off.
 
         Args:
@@ -167,27 +165,15 @@ class StepSpec(SubEpochSpec):
         raise NotImplementedError
 
     def train(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
-        """Train on each batch once, by `training_step`.
-
-        Returns:
-            Loss and metrics of the sub-epoch's rows.
-        """
+        """Train on each batch once by `training_step`. Return loss and metrics of the rows."""
         from cerebro.steps.loop import train
 
         return train(self, models, checkpoint, dataloader, hyperparams)
 
     def test(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Metrics:
         """Return the metrics of `validation_step`, averaged over the split's rows."""
         from cerebro.steps.loop import test
@@ -195,11 +181,7 @@ class StepSpec(SubEpochSpec):
         return test(self, models, dataloader, hyperparams)
 
     def predict(
-        self,
-        models: list[Any],
-        checkpoint: Checkpoint,
-        dataloader: DataLoader,
-        hyperparams: Mapping[str, Any],
+        self, models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader, hyperparams: Hyperparams
     ) -> Any:
         """Yield the result of `prediction_step` for each batch."""
         from cerebro.steps.loop import predict
