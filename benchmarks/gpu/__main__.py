@@ -1,8 +1,9 @@
 """Measure and check Cerebro on one GPU: ``python -m benchmarks.gpu [SECTION...] [--json FILE]``.
 
-Each section runs in its own process with a time limit. A section that fails is reported with its traceback, and the
-others still run. ``--device cpu --small`` rehearses the script on a machine without a GPU. The exit status is 1 if a
-section failed or a check does not hold.
+Sections run in order of importance, each in its own process. A section ends at its deadline at the latest; the time
+that it does not use passes to the later ones. A failure is a row of the table. The JSON file is written after each
+section. ``--device cpu --small`` rehearses the script on a machine without a GPU. The exit status is 1 if something
+failed or a check does not hold.
 """
 
 from __future__ import annotations
@@ -10,25 +11,38 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SECTIONS = {"nvml": 40.0, "loader": 40.0, "hop": 110.0, "plans": 190.0, "memory": 110.0, "cluster": 100.0}
-"""Section -> limit in seconds. Each is a module with a function `measure`."""
-LIMIT_S = 530.0
-"""Limit of all sections together."""
+SECTIONS = {
+    "fused": 105.0,
+    "sharing": 55.0,
+    "memory": 90.0,
+    "loader": 35.0,
+    "hop": 70.0,
+    "replay": 45.0,
+    "nvml": 20.0,
+    "plans": 95.0,
+}
+"""Section -> its seconds. Each is a module with a function `measure`."""
+LIMIT_S = 515.0
+"""Seconds of all sections together."""
 _ON_CPU = 10
-"""Factor on a section's limit in a rehearsal on a CPU."""
+"""Factor on all limits in a rehearsal on a CPU."""
 _GRACE_S = 15.0
-"""Seconds for a section at its limit to end its processes."""
+"""Seconds after its deadline in which a section ends its clusters."""
+_KILL_S = 5.0
+"""Seconds between asking a section to end and killing it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,93 +58,94 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=LIMIT_S, help="limit in total (default: %(default)s)"
     )
     parser.add_argument("--folder", type=Path, help="existing folder for temporary files, on a local disk")
-    parser.add_argument("--rows-to", type=Path, help=argparse.SUPPRESS)  # runs the section in this process
-    parser.add_argument("--limit", type=float, default=0.0, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
-    if arguments.rows_to is not None:
-        return _measure(arguments)
     target = arguments.json or (Path(os.environ["OUT"], "gpu.json") if os.environ.get("OUT") else None)
     began, found = time.monotonic(), _machine(arguments.device)
     print(json.dumps(found["machine"]), flush=True)
+    factor = 1 if arguments.device == "cuda" else _ON_CPU
+    last = began + factor * arguments.seconds
+    deadline = began
     for name in arguments.sections or SECTIONS:
-        left_s = arguments.seconds - (time.monotonic() - began) - _GRACE_S
-        most_s = SECTIONS[name] * (1 if arguments.device == "cuda" else _ON_CPU)
-        found["sections"][name] = section = _run(name, arguments, min(most_s, left_s))
+        deadline = min(deadline + factor * SECTIONS[name], last)
+        found["sections"][name] = section = _run(name, arguments, deadline)
         _print(name, section)
         if target is not None:  # after each section, so that its results stay
             target.write_text(json.dumps(found, indent=1))
     print(f"{time.monotonic() - began:.0f} s in total")
-    sections = found["sections"].values()
-    is_good = all(not s["problem"] and all(row["holds"] is not False for row in s["rows"]) for s in sections)
-    return 0 if is_good else 1
+    rows = [row for section in found["sections"].values() for row in section["rows"]]
+    return 0 if all(row["holds"] is not False for row in rows) else 1
 
 
-def _run(name: str, arguments: argparse.Namespace, limit_s: float) -> dict[str, Any]:
-    """Run a section in a child process. Returns its rows, seconds and failure."""
+def _run(name: str, arguments: argparse.Namespace, deadline: float) -> dict[str, Any]:
+    """Run a section in a child process. Returns its rows and seconds."""
+    from benchmarks.gpu.section import Row
+    from cerebro.local import cluster
+
+    with suppress(Exception):  # the section reports it
+        importlib.import_module(f"benchmarks.gpu.{name}")
+
     began = time.monotonic()
-    if limit_s < 1:
-        return {"rows": [], "seconds": 0.0, "problem": "no time was left"}
     with tempfile.TemporaryDirectory(
         prefix="cerebro-gpu-", dir=arguments.folder, ignore_cleanup_errors=True
     ) as folder:
-        rows = Path(folder, "rows.jsonl")
-        command = [sys.executable, "-m", "benchmarks.gpu", name, "--device", arguments.device]
-        command += [
-            "--rows-to",
-            str(rows),
-            "--limit",
-            str(limit_s),
-            *(["--small"] if arguments.small else []),
-        ]
-        child = subprocess.Popen(command)
-        problem = ""
-        try:
-            child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            problem = f"ended at its limit of {limit_s:.0f} s"
+        file, files = Path(folder, "rows.jsonl"), Path(folder, "files")
+        files.mkdir()
+        # A fork has torch and the sections' modules already, and CUDA starts in the child only.
+        child = multiprocessing.get_context("fork").Process(
+            target=_measure_section, args=(name, arguments, files, deadline, file)
+        )
+        child.start()
+        child.join(max(1.0, deadline + _GRACE_S - time.monotonic()))
+        is_late = child.is_alive()
+        if is_late:
             child.terminate()
-            try:
-                child.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        lines = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
-    problems = [line["problem"] for line in lines if "problem" in line]
-    if not problem and child.returncode:
-        problem = "\n".join(problems) or f"its process ended with status {child.returncode}"
-    return {
-        "rows": [line for line in lines if "problem" not in line],
-        "seconds": time.monotonic() - began,
-        "problem": problem,
-    }
+            child.join(_KILL_S)
+            child.kill()
+            child.join()
+            cluster.stop(files / "home")
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    seconds = time.monotonic() - began
+    if is_late or child.exitcode:
+        what = (
+            f"killed {seconds:.0f} s after its start" if is_late else f"process ended with {child.exitcode}"
+        )
+        rows.append(Row(what=f"section {name}", measured=what, values={}, holds=False).as_json())
+    return {"rows": rows, "seconds": seconds}
 
 
-def _measure(arguments: argparse.Namespace) -> int:
-    """Run one section in this process, and append each row to a file at once."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that sections end their clusters
+def _measure_section(
+    name: str, arguments: argparse.Namespace, files: Path, deadline: float, target: Path
+) -> None:
+    import torch
+
     from benchmarks.gpu.section import Setting
 
-    (name,) = arguments.sections
-    folder = arguments.rows_to.parent / "files"
-    folder.mkdir()
-    deadline = time.monotonic() + arguments.limit
-    setting = Setting(kind=arguments.device, is_small=arguments.small, folder=folder, deadline=deadline)
-    with arguments.rows_to.open("w") as file:
+    if arguments.device == "cpu":  # threads that wait for each other on a busy machine would take minutes
+        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+        torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that sections end their clusters
+    setting = Setting(kind=arguments.device, is_small=arguments.small, folder=files, deadline=deadline)
+    write_rows(name, lambda: importlib.import_module(f"benchmarks.gpu.{name}").measure(setting), target)
 
-        def write(line: dict[str, Any]) -> None:
-            file.write(json.dumps(line) + "\n")
+
+def write_rows(name: str, measure: Callable[[], Iterable[Any]], target: Path) -> None:
+    """Append each row of a section to a file at once, and its failure as one more row."""
+    from benchmarks.gpu.section import failed
+
+    with target.open("w") as file:
+
+        def write(row: Any) -> None:
+            print(f"  {row.what}: {row.measured}", flush=True)
+            file.write(json.dumps(row.as_json()) + "\n")
             file.flush()
 
         try:
-            for row in importlib.import_module(f"benchmarks.gpu.{name}").measure(setting):
-                print(f"  {row.what}: {row.measured}", flush=True)
-                write(row.as_json())
-        except Exception:  # noqa: BLE001 - the parent reports it, and the other sections still run
-            write({"problem": traceback.format_exc()})
-            return 1
-    return 0
+            for row in measure():
+                write(row)
+        except Exception as error:  # noqa: BLE001 - the other sections still run
+            write(failed(f"section {name}", error))
 
 
 def _machine(device: str) -> dict[str, Any]:
@@ -146,7 +161,8 @@ def _machine(device: str) -> dict[str, Any]:
     }
     if device == "cuda":
         query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-        found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+        with suppress(OSError):
+            found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return {"machine": found, "sections": {}}
 
 
@@ -156,8 +172,6 @@ def _print(name: str, section: dict[str, Any]) -> None:
     width = max((len(row["what"]) for row in section["rows"]), default=0)
     for row in section["rows"]:
         print(f"  {row['what'].ljust(width)}  {marks[row['holds']].ljust(3)}  {row['measured']}")
-    if section["problem"]:
-        print(f"  FAILED: {section['problem']}")
     print(flush=True)
 
 

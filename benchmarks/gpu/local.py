@@ -1,10 +1,11 @@
-"""A local cluster with one worker, which has the GPU, for a section."""
+"""A local cluster whose workers use the GPU, for a section."""
 
 from __future__ import annotations
 
 import csv
 import os
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,19 +14,29 @@ from unittest.mock import patch
 
 from benchmarks.gpu.section import Setting
 from benchmarks.training import CLASSES, FEATURES
+from cerebro import Experiment
 from cerebro.local import cluster
 from cerebro.local.home import ClusterInfo
 
+_POLL_S = 0.5
+
 
 @contextmanager
-def one_worker(
-    setting: Setting, variables: Mapping[str, str] = MappingProxyType({})
+def local_cluster(
+    setting: Setting, workers: int = 1, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[ClusterInfo]:
-    """Start a cluster that ends with the context; its services have these environment variables, too."""
+    """Start a cluster that ends with the context.
+
+    Args:
+        workers: number of workers; if there are several, they share the GPU.
+        variables: additional environment variables of its services.
+    """
     home = setting.folder / "home"
     try:
         with patch.dict(os.environ, variables):
-            yield cluster.start(home, workers=1, devices=1, tensorboard=False, notebook=False, timeout_s=90.0)
+            yield cluster.start(
+                home, workers=workers, devices=1, tensorboard=False, notebook=False, timeout_s=60.0
+            )
     except BaseException:
         print(worker_log(home), flush=True)
         raise
@@ -54,3 +65,24 @@ def tables(folder: Path, rows: Mapping[str, int]) -> dict[str, dict[str, str]]:
                 numbers = (round(draw.gauss(0, 1), 4) for _ in range(FEATURES))
                 writer.writerow([row, *numbers, row % CLASSES])
     return {split: {"metadata": str(folder / f"{split}.csv")} for split in rows}
+
+
+@contextmanager
+def observed_gpu(experiment: Experiment) -> Iterator[list[tuple[float | None, int | None]]]:
+    """Read the store's figures of the workers' GPU in the context: its used share and bytes."""
+    kvs, is_over = experiment.connection.kvs, threading.Event()
+    found: list[tuple[float | None, int | None]] = []
+
+    def poll() -> None:
+        while not is_over.wait(_POLL_S):
+            for worker in kvs.workers():
+                if worker.usage is not None:
+                    found.extend((gpu.used_share, gpu.memory_bytes) for gpu in worker.usage.gpus)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()

@@ -5,19 +5,21 @@ Each plan trains some batches of one GPT as a worker does, and a trial of the pr
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
-from benchmarks.gpu.section import GB, Row, Setting
+from benchmarks.gpu.section import GB, Row, Setting, part
+from cerebro import StepSpec
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.bodies import TrialTask
 from cerebro.contract.trials import DeviceKind
@@ -25,53 +27,52 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.mapped import MappedRows
 from cerebro.data.shards import write_rows
-from cerebro.errors import NotApplicableError
 from cerebro.techniques import resolve
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
 from cerebro.worker.training.sub_epoch import create, train_sub_epoch
-from examples.gpt import SMALL, Block, GptTraining, Shape
+from examples.gpt import SMALL, Gpt, GptTraining, Shape
 from trial_runner.trial import Trial
 
 _MEDIUM = Shape(layers=24, width=1024, heads=16, context=512, vocabulary=8192, texts=64)
+_TINY = replace(SMALL, layers=2, texts=40)
 _BATCH = 8
 _WARM = 2
 _EXACT, _LOW = 1e-4, 0.05
 """Largest relative differences of the loss: with the same precision, and with a lower one."""
 
 
-class Compiled(GptTraining):
-    """User code that compiles its blocks."""
+class GptSteps(StepSpec):
+    """The same training with Cerebro's loop; `precision` and `compile` are hyperparameters."""
+
+    clip_norm = 1.0
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        """Create the network; its names stay."""
-        models = super().create_models(hyperparams)
-        for module in models[0].modules():
-            if isinstance(module, Block):
-                module.compile()
-        return models
+        """Create the network."""
+        return [Gpt(self.shape)]
 
+    def training_step(self, models: Any, batch: Any, hyperparams: Mapping[str, Any]) -> torch.Tensor:
+        """Return the loss of a batch."""
+        tokens, following = batch
+        return functional.cross_entropy(models[0](tokens).flatten(0, 1), following.flatten())
 
-class Autocast(GptTraining):
-    """User code that computes in bfloat16 by autocast."""
-
-    kind = "cuda"
-
-    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Train as always, in another precision."""
-        with torch.autocast(self.kind, dtype=torch.bfloat16):
-            return super().train(models, checkpoint, dataloader, hyperparams)
+    def configure_optimizers(self, models: Any, hyperparams: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """Return AdamW."""
+        return torch.optim.AdamW(models[0].parameters(), lr=hyperparams["lr"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """A plan, or user code that differs."""
+    """A plan with its parameters, or Cerebro's loop with its options."""
 
     label: str
     technique: str = "single"
     params: Mapping[str, Any] = field(default_factory=dict)
-    spec: type[GptTraining] = GptTraining
+    options: Mapping[str, Any] | None = None
     tolerance: float = _EXACT
     uses_less: bool = False
     """True if its peak memory must be below the single device's."""
@@ -101,8 +102,11 @@ _PLANS = (
         tolerance=_LOW,
         uses_less=True,
     ),
-    _Plan(label="single, user code with autocast to bf16", spec=Autocast, tolerance=_LOW),
-    _Plan(label="single, user code with compiled blocks", spec=Compiled),
+    _Plan(label="StepSpec", options={}),
+    _Plan(label="StepSpec, bf16", options={"precision": "bf16"}, tolerance=_LOW),
+    _Plan(label="StepSpec, fp16", options={"precision": "fp16"}, tolerance=_LOW),
+    _Plan(label="StepSpec, compile", options={"compile": True}),
+    _Plan(label="StepSpec, compile, bf16", options={"compile": True, "precision": "bf16"}, tolerance=_LOW),
 )
 
 
@@ -117,35 +121,45 @@ class _Trained:
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train by each plan and compare with `single`; then a trial of each technique."""
-    shape = replace(SMALL, texts=64) if setting.is_small else _MEDIUM
-    Autocast.kind = setting.kind
-    partition = setting.folder / "partition"
-    _write(partition, shape)
-    rows = MappedRows.open([partition])
-    single: _Trained | None = None
-    for plan in _PLANS:
-        if plan.spec is Compiled and not setting.is_gpu:
-            continue  # takes minutes
-        try:
-            found = _train(setting, plan, shape, rows)
-        except NotApplicableError as error:
-            is_known = plan.params.get("precision") == "float8" and not setting.is_gpu
-            yield Row(
-                what=plan.label, measured=f"not applicable: {error}", values={}, holds=is_known or False
+    """Train by each plan and compare with `single`; then trials of techniques, with a smaller network."""
+    shape = _TINY if setting.is_small else _MEDIUM
+    rows = _rows(setting, shape)
+    singles: list[_Trained] = []
+    for plan in _PLANS if setting.is_gpu else _on_cpu():
+        yield from part(setting, plan.label, 20, partial(_plan_rows, setting, plan, shape, rows, singles))
+    rows = _rows(setting, _TINY)
+    for plan in _PLANS[: 2 if setting.is_small else None]:
+        if plan.options is None and plan.params.get("precision") != "float8":
+            yield from part(
+                setting, f"trial of {plan.label}", 15, partial(_trial, setting, plan, _TINY, rows)
             )
-            continue
-        single = single or found
-        yield _row(plan, found, single, setting)
-        gc.collect()
-        if setting.is_gpu:
-            torch.cuda.empty_cache()
+
+
+def _on_cpu() -> Iterator[_Plan]:
+    """Yield the plans for a CPU: float8 emulated, and nothing compiled, which takes minutes."""
     for plan in _PLANS:
-        if plan.spec is GptTraining and plan.params.get("precision") != "float8":
-            if setting.remaining_s() < 20:
-                yield Row(what=f"trial of {plan.label}", measured="no time was left", values={})
-                continue
-            yield _trial(setting, plan, shape, rows)
+        if plan.params.get("precision") == "float8":
+            params = {"precision": "float8-emulated"}
+            yield replace(plan, label=f"{plan.label}-emulated", params=params)
+        elif "compile" not in (plan.options or {}):
+            yield plan
+
+
+def _plan_rows(
+    setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows, singles: list[_Trained]
+) -> Iterator[Row]:
+    found = _train(setting, plan, shape, rows)
+    if plan.label == "single":
+        singles.append(found)
+    yield _row(plan, found, singles[0], setting)
+
+
+def _rows(setting: Setting, shape: Shape) -> MappedRows:
+    """Write texts for a network of this shape."""
+    partition = setting.folder / f"partition-{shape.width}"
+    if not partition.exists():
+        _write(partition, shape)
+    return MappedRows.open([partition])
 
 
 def _write(partition: Path, shape: Shape) -> None:
@@ -170,8 +184,8 @@ def _parallel_plan(plan: _Plan) -> ParallelPlan:
 
 def _train(setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows) -> _Trained:
     technique = resolve(_parallel_plan(plan))
-    spec = plan.spec(shape)
-    hyperparams = {"lr": 1e-4, "batch_size": _BATCH}
+    spec = GptTraining(shape) if plan.options is None else GptSteps(shape)
+    hyperparams = {"lr": 1e-4, "batch_size": _BATCH, **(plan.options or {})}
     group = Alone((str(setting.device),))
     times: list[float] = []
 
@@ -216,7 +230,7 @@ def _row(plan: _Plan, found: _Trained, single: _Trained, setting: Setting) -> Ro
     )
 
 
-def _trial(setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows) -> Row:
+def _trial(setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows) -> Iterator[Row]:
     """Run the product's trial of a plan: it verifies the gradient and measures the same."""
     technique = resolve(_parallel_plan(plan))
     body = TrialTask(
@@ -240,15 +254,12 @@ def _trial(setting: Setting, plan: _Plan, shape: Shape, rows: MappedRows) -> Row
         outcome = Trial(GptTraining(shape), body, technique, group, rows).run(setting.folder, "trial.pt")
     finally:
         group.leave()
-        gc.collect()
-        if setting.is_gpu:
-            torch.cuda.empty_cache()
     is_exact = "precision" not in plan.params
     seconds = {
         name: getattr(outcome, name) or math.nan for name in ("batch_s", "save_s", "load_s", "seconds")
     }
     verdict = "verified" if outcome.is_verified else outcome.reason or outcome.unverified
-    return Row(
+    yield Row(
         what=f"trial of {plan.label}",
         measured=f"{verdict}; {1e3 * seconds['batch_s']:.0f} ms a batch, {(outcome.device_bytes or 0) / GB:.2f} GB, "
         f"save {seconds['save_s']:.2f} s, load {seconds['load_s']:.2f} s; the trial took {seconds['seconds']:.1f} s",
