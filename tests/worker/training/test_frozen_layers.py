@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from cerebro.errors import PreemptedError, SpecError
 from cerebro.ragged_rows import Ragged, ragged
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.training.frozen_layers import layers as layers_module
+from cerebro.worker.training.frozen_layers import output_cache as output_cache_module
 from cerebro.worker.training.frozen_layers.layers import FrozenLayers
 from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -485,6 +488,38 @@ def test_a_killed_writer_leaves_no_lock(folders: list[Path], cache: OutputCache,
         entry.with_name(f".{entry.name}.lock").touch()
     passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
     assert not [path for path in (tmp_path / "frozen/data").iterdir() if path.name.startswith(".")]
+
+
+def test_a_waiting_process_that_leaves_keeps_the_lock(cache: OutputCache, tmp_path: Path) -> None:
+    """The lock belongs to the process that computes. The next one locks a file that others see."""
+    lock = tmp_path / "frozen/data/.key.lock"
+
+    def leave() -> None:
+        raise PreemptedError("the worker ends")
+
+    first = ExitStack()
+    first.enter_context(cache.writing("key", leave))
+    with pytest.raises(PreemptedError), cache.writing("key", leave):
+        pass
+    assert lock.exists()
+    with cache.writing("key", first.close):
+        assert lock.exists()
+    assert not lock.exists()
+
+
+def test_an_entry_that_never_fits_removes_no_other(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: Counter
+) -> None:
+    """If other files fill the volume, removing entries would not make room."""
+    cache = OutputCache(tmp_path / "frozen", "data", LIMIT, always)
+    passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
+    usage = type(shutil.disk_usage(tmp_path))(10 << 20, 10 << 20, 0)
+    monkeypatch.setattr(output_cache_module.shutil, "disk_usage", lambda _: usage)
+    _, warnings = passes(cerebro.Frozen(encoder(1), scaled), loader_of(folders), cache)
+    assert ["has no room for 1,200 bytes" in text for text in warnings] == [True]
+    counter.rows = 0
+    passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
+    assert counter.rows == 0
 
 
 # --- what user code may get wrong ----------------------------------------------------------------

@@ -29,6 +29,7 @@ from cerebro.data.files.durable import verify
 from cerebro.data.manifests import Source
 from cerebro.data.partitions import PARTITION_FILE, read_manifest
 from cerebro.data.shards import write_batches
+from cerebro.data.trees import first_leaf
 from cerebro.errors import CerebroError, StorageFullError, VolumeError
 from cerebro.worker.training.frozen_layers.outputs import num_bytes, to_arrays
 
@@ -108,16 +109,12 @@ class OutputCache:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = self._folder / f".{key}.lock"
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _locked(lock, on_wait)
         try:
-            while not _is_locked(descriptor):
-                on_wait()
-                time.sleep(_POLL_S)
             for leftover in self._folder.glob(f".{key}.*.aside"):  # its writer was killed
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
         finally:
-            # A process that waits for the removed file finds the entry, or computes it a second time.
             with suppress(OSError):
                 lock.unlink()
             os.close(descriptor)
@@ -133,7 +130,7 @@ class OutputCache:
         clock = _Clock()
         chunks = clock.timed(chunks)
         first = next(chunks)
-        size = num_bytes(first) * rows // _rows_of(first)
+        size = num_bytes(first) * rows // len(first_leaf(first))
         if problem := self._make_room(size):
             return Stored(warning=f"{problem}. The outputs of {label} are computed in each sub-epoch instead")
         aside = self._folder / f".{key}.{uuid.uuid4().hex[:8]}.aside"
@@ -189,10 +186,10 @@ class OutputCache:
         used = sum(num for _, num, _ in entries)
         while True:
             disk = shutil.disk_usage(self._folder)
-            has_room = disk.free - size > disk.total * _RESERVE
-            if used + size <= self._limit and has_room:
+            room = disk.free - disk.total * _RESERVE
+            if used + size <= self._limit and size < room:
                 return ""
-            if not entries:
+            if not entries or size >= room + used:
                 return f"{self._folder} has no room for {size:,} bytes: its volume has {disk.free:,} free"
             _, num, folder = entries.pop(0)
             used -= num
@@ -217,18 +214,29 @@ class _Clock:
             yield chunk
 
 
-def _rows_of(chunk: Any) -> int:
-    from cerebro.data.trees import first_leaf
-
-    return len(first_leaf(chunk))
-
-
 def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
     """Yield time of the latest use, bytes and folder of each entry."""
     for manifest in root.glob(f"*/*/{PARTITION_FILE}"):
         with suppress(OSError):  # removed concurrently
             size = sum(path.stat().st_size for path in manifest.parent.iterdir())
             yield manifest.stat().st_mtime, size, manifest.parent
+
+
+def _locked(path: Path, on_wait: Callable[[], None]) -> int:
+    """Lock a file that its holder removes at the end. Return its descriptor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            while not _is_locked(descriptor):
+                on_wait()
+                time.sleep(_POLL_S)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the former holder removed this file
 
 
 def _is_locked(descriptor: int) -> bool:
