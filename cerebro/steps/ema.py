@@ -71,7 +71,7 @@ def averaged(
     try:
         yield
     finally:
-        for parameter, data in replaced:
+        for parameter, data in reversed(replaced):  # two modules may have one parameter
             parameter.data = data
 
 

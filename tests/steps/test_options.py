@@ -13,9 +13,10 @@ import torch
 import torch._dynamo.utils
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from cerebro.steps.ema import averaged
 from cerebro.worker.training.checkpoints.comparison import differences, trained
 from cerebro.worker.training.sub_epoch import predicting
-from tests.steps.training import Hopping, Loop, Steps
+from tests.steps.training import BASE, Hopping, Loop, Steps
 
 
 class Recording(Steps):
@@ -133,6 +134,16 @@ def test_averaged_weights_equal_those_of_torch(partitions: list[Path]) -> None:
     for name, weight in expected.items():
         assert torch.equal(state["checkpoint"]["ema"][f"0/{name}"], weight)
     assert not list(differences(state["models"], Hopping(Steps(), partitions).train()["models"]))
+
+
+def test_a_parameter_of_two_modules_gets_its_trained_weights_back() -> None:
+    """It has two names, so it is replaced twice."""
+    layer = torch.nn.Linear(2, 2)
+    weight = layer.weight.detach().clone()
+    averages = {f"{number}/weight": torch.zeros(2, 2) for number in range(2)}
+    with averaged(Steps(), [layer, layer], {"ema": averages}, {"ema": 0.9, **BASE}):
+        assert not layer.weight.any()
+    assert torch.equal(layer.weight, weight)
 
 
 def test_validation_and_prediction_use_the_averaged_weights(partitions: list[Path]) -> None:
