@@ -5,7 +5,7 @@ The loop adds each batch's metrics. Sums on a GPU stay there until the end, beca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,38 @@ Sums = dict[str, list[Any]]
 _RATIO = "ratio"
 
 
-def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> dict[str, Any]:
+def number_of(value: Any, step: str, name: str) -> Any:
+    """Return a number, or a float64 tensor on a GPU.
+
+    Raises:
+        MetricError: the value is no number.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item() if value.is_cpu else value.detach().double().reshape(())
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise not_a_number(value, tuple(getattr(value, "shape", ())), step, name) from cause
+
+
+def not_a_number(value: Any, shape: tuple[int, ...], step: str, name: str) -> MetricError:
+    """Return the error for a metric that is no number."""
+    of_shape = f" of shape {shape}" if hasattr(value, "shape") else ""
+    return MetricError(
+        f"{step}() returned a {type(value).__name__}{of_shape} for {name!r}, expected one value per row, one number, "
+        "which is their mean, or cerebro.Ratio(numerator, denominator)"
+    )
+
+
+def add(
+    sums: Sums,
+    metrics: Mapping[str, Any],
+    rows: int,
+    step: str,
+    *,
+    number: Callable[[Any, str, str], Any] = number_of,
+    axis: int = 0,
+) -> dict[str, Any]:
     """Add the metrics of one batch.
 
     Args:
@@ -27,6 +58,9 @@ def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> dict[st
         metrics: result of the user's step; see `StepSpec.validation_step`.
         rows: rows of the batch; 0 leaves the sums unchanged but names the metrics.
         step: name of the user's method, for errors.
+        number: converts a value, the name of the step and of the metric to a number, or to one number per model of a
+            stack.
+        axis: axis of the rows: 1 for values of a stack.
 
     Returns:
         Means of the batch, without ratios: numbers, or tensors with one element.
@@ -43,18 +77,17 @@ def add(sums: Sums, metrics: Mapping[str, Any], rows: int, step: str) -> dict[st
                 f"{step}() returned {name!r} as a Ratio in some batches only: return the same kind in each batch"
             )
         if isinstance(value, Ratio):
-            total: Any = _number(value.numerator, step, name)
-            count: Any = _number(value.denominator, step, name)
-        elif isinstance(value, torch.Tensor) and value.ndim == 1 and value.shape[0] == rows > 1:
+            total: Any = number(value.numerator, step, name)
+            count: Any = number(value.denominator, step, name)
+        elif isinstance(value, torch.Tensor) and value.ndim == axis + 1 and value.shape[axis] == rows > 1:
             # Summed before dividing, so that equal counts of correct rows give equal accuracies.
-            total = _number(value.sum(dtype=torch.float64), step, name)
+            total = number(value.sum(axis, dtype=torch.float64), step, name)
             count, means[name] = rows, total / rows
         else:
-            means[name] = _number(value, step, name)
+            means[name] = number(value, step, name)
             total, count = means[name] * rows, rows
         if rows:
-            entry[0] += total
-            entry[1] += count
+            entry[:2] = _plus(entry[0], total), _plus(entry[1], count)
     return means
 
 
@@ -66,15 +99,7 @@ def result(sums: Sums) -> dict[str, Any]:
     }
 
 
-def _number(value: Any, step: str, name: str) -> Any:
-    """Return a number, or a float64 tensor on a GPU."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item() if value.is_cpu else value.detach().double().reshape(())
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as cause:
-        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-        raise MetricError(
-            f"{step}() returned a {type(value).__name__}{shape} for {name!r}, expected one value per row, one number, "
-            "which is their mean, or cerebro.Ratio(numerator, denominator)"
-        ) from cause
+def _plus(one: Any, other: Any) -> Any:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        one = one.to(other.device)  # a resumed stack's sums are on the CPU
+    return one + other

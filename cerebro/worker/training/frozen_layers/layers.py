@@ -150,12 +150,15 @@ class FrozenLayers:
             self._opened.clear()
 
     def begin_batch(self, batch: Batch) -> Batch:
-        """Record the batch that user code gets, and return it."""
+        """Record the batch that user code gets, and return it. Has no effect if the batch is recorded already."""
         if self._is_bound:
             rows = self._loader.positions
 
             def record(name: str, leaf: torch.Tensor | Ragged) -> None:
-                key, version = id(leaf), leaf_version(leaf)
+                key, known = id(leaf), self._leaves.get(id(leaf))
+                if known is not None and known.reference() is leaf and known.rows is rows:
+                    return
+                version = leaf_version(leaf)
                 if version is not None:
                     forget = weakref.ref(leaf, lambda _: self._leaves.pop(key, None))
                     self._leaves[key] = _Leaf(reference=forget, name=name, rows=rows, version=version)

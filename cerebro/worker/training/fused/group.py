@@ -97,6 +97,8 @@ class _Group:
             is_first = self._stack is None
             if self._stack is None:
                 self._make_stack()
+            # The stack's frozen layers may be bound after the loader recorded the batch.
+            self._open[0].feed.frozen_layers.begin_batch(batch)
             self._train_batch(batch, is_first=is_first)
             if is_first:
                 _require_unused_generators(seed)

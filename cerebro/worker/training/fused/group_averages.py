@@ -10,10 +10,7 @@ from typing import Any
 
 import torch
 
-from cerebro.errors import MetricError
-from cerebro.spec import Ratio
-
-_RATIO = "ratio"
+from cerebro.steps import averages
 
 
 class GroupAverages:
@@ -43,26 +40,7 @@ class GroupAverages:
         Raises:
             MetricError: a value is no number, or it is a `Ratio` in some batches only.
         """
-        means: dict[str, Any] = {}
-        for name, value in metrics.items():
-            is_ratio = isinstance(value, Ratio)
-            entry = self._sums.setdefault(name, [0.0, 0.0, _RATIO] if is_ratio else [0.0, 0])
-            if is_ratio is not (len(entry) == 3):
-                raise MetricError(
-                    f"training_step() returned {name!r} as a Ratio in some batches only: return the same kind in each "
-                    "batch"
-                )
-            if isinstance(value, Ratio):
-                total, count = _numbers(value.numerator, name), _numbers(value.denominator, name)
-            elif isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] == rows > 1:
-                total, count = value.sum(1, dtype=torch.float64), rows
-                means[name] = total / rows
-            else:
-                means[name] = _numbers(value, name)
-                total, count = means[name] * rows, rows
-            entry[0] = entry[0] + total
-            entry[1] = entry[1] + count
-        return means
+        return averages.add(self._sums, metrics, rows, "training_step", number=_numbers, axis=1)
 
     def write(self, position: int, total: dict[str, Any]) -> None:
         """Write a member's sums into `total`."""
@@ -79,17 +57,13 @@ class GroupAverages:
             ]
 
 
-def _numbers(value: Any, name: str) -> Any:
+def _numbers(value: Any, step: str, name: str) -> Any:
     """Return a float, or one float64 per member."""
     if isinstance(value, torch.Tensor) and value.dim() and value[0].numel() == 1:
         return value.reshape(-1).double()
     if isinstance(value, int | float):
         return float(value)
-    shape = f" of shape {tuple(value.shape[1:])}" if isinstance(value, torch.Tensor) else ""
-    raise MetricError(
-        f"training_step() returned a {type(value).__name__}{shape} for {name!r}, expected one value per row, "
-        "one number, which is their mean, or cerebro.Ratio(numerator, denominator)"
-    )
+    raise averages.not_a_number(value, tuple(getattr(value, "shape", ()))[1:], step, name)
 
 
 def _together(values: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
 
 from cerebro import Frozen, StepSpec
 from cerebro.contract.tasks.bodies import FusedMember, FusedTask, Position, TrainTask
@@ -301,9 +302,7 @@ def test_a_member_that_diverges_fails_alone(volumes: Volumes) -> None:
 
 
 class Encoder(torch.nn.Module):
-    """A frozen encoder with batch normalization, which counts its calls."""
-
-    rows = 0
+    """A frozen encoder with batch normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +312,6 @@ class Encoder(torch.nn.Module):
         self.layers = torch.nn.Sequential(linear, torch.nn.BatchNorm1d(4)).double()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        Encoder.rows += len(inputs)
         encoded: torch.Tensor = self.layers(inputs.double())
         return encoded
 
@@ -332,11 +330,20 @@ class Transfer(Classifier):
 
 
 def test_a_stack_computes_frozen_layers_once(volumes: Volumes) -> None:
-    """All members read the outputs of one computation, as in separate training."""
+    """All members read the outputs of one computation, also for the first batch, as in separate training."""
+    rows: list[int] = []
+
+    def count(module: torch.nn.Module, arguments: Any, outputs: Any) -> None:
+        if type(module).__name__ == Encoder.__name__:  # the handler has a copy of the class
+            rows.append(len(outputs))
+
+    hook = register_module_forward_hook(count)
     with worker(volumes, Transfer()) as one:
-        Encoder.rows = 0
         ends = one.train(*(member(number) for number in range(3)))
-        assert Encoder.rows <= 2 * ROWS
+    hook.remove()
+    # Two rows are checked alone. If storing takes too long, they are computed a second time, for the memory.
+    once = [32, 1, 1, ROWS - 32]
+    assert rows in (once, once * 2)
     for number in range(3):
         with worker(volumes, Transfer()) as two:
             assert_close(volumes, ends[number], two.handler.handle(member(number).body, 7))
