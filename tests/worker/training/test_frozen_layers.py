@@ -26,7 +26,6 @@ from cerebro.errors import PreemptedError, SpecError
 from cerebro.ragged_rows import Ragged, ragged
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.training.frozen_layers import layers as layers_module
-from cerebro.worker.training.frozen_layers import output_cache as output_cache_module
 from cerebro.worker.training.frozen_layers.layers import FrozenLayers
 from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -514,7 +513,7 @@ def test_an_entry_that_never_fits_removes_no_other(
     cache = OutputCache(tmp_path / "frozen", "data", LIMIT, always)
     passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
     usage = type(shutil.disk_usage(tmp_path))(10 << 20, 10 << 20, 0)
-    monkeypatch.setattr(output_cache_module.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     _, warnings = passes(cerebro.Frozen(encoder(1), scaled), loader_of(folders), cache)
     assert ["has no room for 1,200 bytes" in text for text in warnings] == [True]
     counter.rows = 0
