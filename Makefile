@@ -94,8 +94,8 @@ test: $(DEV_STAMP)  ## run all tests except slow ones
 	@$(PYTEST) -n 1 -m 'not slow and processes'
 
 test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: property tests with many examples, clusters, the notebook, the browser
-	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
-	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
+	@$(PYTEST) $(SPREAD) --durations=15 --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
+	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --durations=40 --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
 
 lint: $(DEV_STAMP)  ## check style, format, types, import layers and readability
 	$(BIN)/ruff check .
