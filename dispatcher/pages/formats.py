@@ -38,9 +38,11 @@ def count(value: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format with at most two units: ``1 h 4 min``, ``12 s``."""
+    """Format with at most two units: ``1 h 4 min``, ``12 s``, ``0.4 s``."""
     if seconds is None:
         return MISSING
+    if 0 < seconds < 1:
+        return f"{seconds:.1g} s"
     remaining, parts = max(0, round(seconds)), []
     for length, unit in _UNITS:
         if remaining >= length:

@@ -45,6 +45,7 @@ def test_outdated_query_fields_are_ignored() -> None:
         (1234567, "count", "1,234,567"),
         (0.5, "share", "50.0 %"),
         (75.0, "duration", "1 min 15 s"),
+        (0.42, "duration", "0.4 s"),
         (0.0, "time", "1970-01-01T00:00:00Z"),
         (None, "number", "\N{EN DASH}"),
         ("NaN", "number", "NaN"),
