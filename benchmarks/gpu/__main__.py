@@ -40,7 +40,7 @@ LIMIT_S = 515.0
 _ON_CPU = 10
 """Factor on all limits in a rehearsal on a CPU."""
 _GRACE_S = 15.0
-"""Seconds after its deadline in which a section ends its clusters."""
+"""Seconds after its deadline for a section to end its clusters."""
 _KILL_S = 5.0
 """Seconds between asking a section to end and killing it."""
 

@@ -1,4 +1,4 @@
-"""Real lacks of GPU memory at each stage of a sub-epoch: what the user is told, and how the run goes on.
+"""Real lacks of GPU memory at each stage of a sub-epoch: messages to the user, and the rest of the run.
 
 Each model needs too much memory at one stage; nothing is allocated only to fill the memory. The GPU memory of a process
 is limited, so the rest of the machine is not disturbed.
@@ -95,7 +95,7 @@ class Hungry(StepSpec):
         return functional.cross_entropy(logits, labels)
 
     def _numbers(self, share: float) -> int:
-        """Return how many float32 numbers fill this share of the limit."""
+        """Return the number of float32 numbers that fill this share of the limit."""
         return int(share * self.limit_mib * _MIB / 4)
 
 
@@ -122,7 +122,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 def _stages(setting: Setting, experiment: Experiment, spec: Hungry) -> Iterator[Row]:
     offload = [Offload(checkpointing=False, activations=False)] if setting.is_gpu else []
-    techniques = ["single", *offload]  # a CPU device has no memory of its own
+    techniques = ["single", *offload]  # on a CPU, device memory is host memory
     stages = _FEW_STAGES if setting.is_small else _STAGES
     found = _run(setting, experiment, spec, stages, techniques)
     yield found.row("the run of a model for each stage ends")

@@ -154,9 +154,15 @@ class Hopping:
     """
 
     def __init__(
-        self, spec: SubEpochSpec, folders: Sequence[Path], *, stop: int | None = None, **hyperparams: Any
+        self,
+        spec: SubEpochSpec,
+        folders: Sequence[Path],
+        *,
+        stop: int | None = None,
+        device: torch.device = CPU,
+        **hyperparams: Any,
     ) -> None:
-        self.spec, self.folders, self.stop = spec, folders, stop
+        self.spec, self.folders, self.stop, self.device = spec, folders, stop, device
         self.hyperparams: dict[str, Any] = {**BASE, **hyperparams}
         self.metrics: list[Measured] = []
         self.warnings: list[str] = []
@@ -206,6 +212,7 @@ class Hopping:
             batch_size=self.hyperparams["batch_size"],
             seed=sub_epoch_seed(0, "m00", epoch, partition),
             first=resumed["batch"] if resumed else 0,
+            device=self.device,
         )
         counts = [batches(place, self.hyperparams) for _, place in PLACES]
         position = Position(
@@ -231,7 +238,7 @@ class Hopping:
 
     def trainee(self, state: State | None) -> Trainee:
         """Return a new model, restored from a state."""
-        trainee = create(self.spec, self.hyperparams, seed=0, model="m00", device=CPU)
+        trainee = create(self.spec, self.hyperparams, seed=0, model="m00", device=self.device)
         if state is not None:
             restore(trainee, state)
         return trainee

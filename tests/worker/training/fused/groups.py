@@ -159,9 +159,13 @@ class Training:
     """
 
     def __init__(
-        self, spec: StepSpec, folders: Sequence[Path], hyperparams: Sequence[Mapping[str, Any]]
+        self,
+        spec: StepSpec,
+        folders: Sequence[Path],
+        hyperparams: Sequence[Mapping[str, Any]],
+        device: torch.device = CPU,
     ) -> None:
-        self.spec, self.folders = spec, folders
+        self.spec, self.folders, self.device = spec, folders, device
         self.models = [Model(f"m{n:02}", {**BASE, **each}) for n, each in enumerate(hyperparams)]
         self.resumed: list[int] = []
         """First batch of each resumed sub-epoch."""
@@ -247,11 +251,11 @@ class Training:
             savepoints=savepoints,
             hyperparams=model.hyperparams,
             seed=sub_epoch_seed(0, model.name, epoch, partition),
-            device=CPU,
+            device=self.device,
         )
 
     def _restored(self, model: Model, kind: Any) -> tuple[Trainee, Any]:
-        trainee = create(self.spec, model.hyperparams, seed=0, model=model.name, device=CPU)
+        trainee = create(self.spec, model.hyperparams, seed=0, model=model.name, device=self.device)
         start = model.savepoint or model.state
         if start is not None:
             restore(trainee, start)
@@ -275,6 +279,7 @@ class Training:
             batch_size=BASE["batch_size"],
             seed=sub_epoch_seed(0, "all", epoch, partition),
             first=first,
+            device=self.device,
         )
 
     def _feed(
