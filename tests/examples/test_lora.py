@@ -115,6 +115,7 @@ def test_the_example_trains_adapters(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("sys.argv", ["lora.py", "--small", "--epochs", "1"])
     monkeypatch.setitem(lora.SPACE, "rank", [4])
+    monkeypatch.setattr(lora, "SMALL", replace(lora.SMALL, texts=32, steps=2))
     monkeypatch.chdir(tmp_path)
     try:
         cluster.start(home, workers=1, tensorboard=False, timeout_s=HANG_S)
