@@ -61,8 +61,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec or
-                another result of `ETLSpec.fit` prepared the newest data set.
+            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec,
+                other `misc` files or another result of `ETLSpec.fit` prepared the newest data set.
             RunFailedError: the run failed or was stopped.
 
         Warns:
@@ -115,8 +115,8 @@ class EvaluationMixin(OpenExperiment):
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec or
-                another result of `ETLSpec.fit` prepared the newest data set.
+            DataError: the split was not preprocessed, `wait_limit` is no time span above 0, or another ETL spec,
+                other `misc` files or another result of `ETLSpec.fit` prepared the newest data set.
             RunFailedError: the run failed or was stopped.
 
         Example::
