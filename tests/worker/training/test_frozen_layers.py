@@ -36,7 +36,7 @@ LIMIT = 1 << 30
 
 
 def always(*_: float) -> bool:
-    """Store outputs, whatever it costs."""
+    """Store outputs at any cost."""
     return True
 
 
@@ -480,7 +480,7 @@ def test_a_preempted_computation_leaves_nothing(
 
 
 def test_a_killed_writer_leaves_no_lock(folders: list[Path], cache: OutputCache, tmp_path: Path) -> None:
-    """Files that a killed process left aside are removed, and its lock blocks nobody."""
+    """Temporary files of a killed process are removed, and its lock blocks no process."""
     passes(cerebro.Frozen(encoder(), scaled), loader_of(folders), cache)
     for entry in list((tmp_path / "frozen/data").iterdir()):
         entry.rename(entry.with_name(f".{entry.name}.0a1b2c3d.aside"))
@@ -490,7 +490,7 @@ def test_a_killed_writer_leaves_no_lock(folders: list[Path], cache: OutputCache,
 
 
 def test_a_waiting_process_that_leaves_keeps_the_lock(cache: OutputCache, tmp_path: Path) -> None:
-    """The lock belongs to the process that computes. The next one locks a file that others see."""
+    """Only the process that computes removes the lock. The next one locks a file that others see."""
     lock = tmp_path / "frozen/data/.key.lock"
 
     def leave() -> None:
@@ -562,7 +562,7 @@ class Listed(nn.Module):
     ],
 )
 def test_unsuitable_layers_are_errors(folders: list[Path], module: nn.Module, text: str) -> None:
-    """Each error says what the layers return and what to return instead."""
+    """Each error names the returned value and the expected one."""
     with pytest.raises(SpecError, match=text):
         passes(cerebro.Frozen(module), loader_of(folders))
 
@@ -662,7 +662,7 @@ def trained(
 
 
 def test_training_equals_training_without_shared_layers(folders: list[Path], cache: OutputCache) -> None:
-    """Weights equal those of the same model that computes each batch, within rounding."""
+    """Within rounding, weights equal the weights of a model that computes each batch."""
     expected, expected_metrics = trained(Unshared(), folders, None)
     found, metrics = trained(Transfer(), folders, cache)
     assert metrics == expected_metrics

@@ -1,8 +1,8 @@
 """Frozen weights in memory: mapped from their base, so that processes and models share the pages.
 
 `checkpoint.read` reads a checkpoint with a base through `MappedReader`, which reads the base's tensors from a mapping
-instead of copying them. `use_mapped` makes them the parameters of a new model. The mapping is private: whoever writes
-into a tensor gets a copy of its pages, and nobody else sees the change.
+instead of copying them. `use_mapped` makes them the parameters of a new model. The mapping is private: a process
+that writes into a tensor gets a copy of its pages, and other processes don't see the change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MappedReader(CheckedReader):
         self.has_mapped = False
         self._ranges, self._mapping = {}, None
         self._left_out: torch.UntypedStorage | None = None
-        """Mapped memory of the tensor that the latest read left out."""
+        """Mapped memory of the tensor that the latest read skipped."""
         if layout := checked.layout:
             size = max(each.at + each.size for each in layout.ranges)
             with suppress(OSError, RuntimeError):  # the volume cannot map files: read them
@@ -107,7 +107,7 @@ def _tensors(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[int, str, tor
 
 
 def _held_tensors(modules: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return parameters, buffers and tensors in attributes, each once: any of them may view another one's memory."""
+    """Return parameters, buffers and tensors in attributes, each once. Several may share memory."""
     found: dict[int, torch.Tensor] = {}
     for module in modules:
         for part in module.modules():

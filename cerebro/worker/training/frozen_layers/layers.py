@@ -68,7 +68,7 @@ class _Opened:
     versions: Sequence[object]
 
     def is_current(self) -> bool:
-        """True if the layers have not changed since, as far as torch counts changes."""
+        """True if settings, memory and version counters of the layers are unchanged."""
         return (
             all(one is other for one, other in zip(_settings(self.frozen), self.settings, strict=True))
             and [tensor_version(each) for each in self.hashes] == self.versions
@@ -270,7 +270,7 @@ class FrozenLayers:
 
 
 def _zipped(record: Callable[[str, torch.Tensor | Ragged], None], names: Any, tree: Any) -> None:
-    """Call `record` with each name and leaf of two trees, where they are nested alike."""
+    """Call `record` with each name and leaf of two trees with the same nesting."""
     if isinstance(names, dict) and isinstance(tree, dict):
         for key, name in names.items():
             if key in tree:
