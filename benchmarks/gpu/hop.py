@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.gpu.section import GB, Row, Setting
+from benchmarks.gpu.section import GB, Row, Setting, part
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import restore
@@ -23,15 +24,12 @@ _ROUNDS = 2
 def measure(setting: Setting) -> Iterator[Row]:
     """Hop the weights alone, then with Adam's state if time allows, then train after a hop."""
     (setting.folder / "model").mkdir()
-    yield from _steps_after_hop(setting)
-    side, layers = (1024, 8) if setting.is_small else (8192, 22)
-    began = time.monotonic()
-    yield from _hop(setting, side, layers, with_moments=False)
-    needed_s = 3 * (time.monotonic() - began)  # three times the bytes
-    if setting.remaining_s() > needed_s:
-        yield from _hop(setting, side, layers, with_moments=True, rounds=1)
-    else:
-        yield Row(what="with Adam's state", measured="no time was left", values={"needed_s": needed_s})
+    yield from part(setting, "steps after a hop", 15, partial(_steps_after_hop, setting))
+    size = (1024, 8) if setting.is_small else (8192, 22)
+    weights = partial(_hop, setting, *size, with_moments=False)
+    yield from part(setting, "hop of the weights", 35, weights)
+    everything = partial(_hop, setting, *size, with_moments=True, rounds=1)
+    yield from part(setting, "hop with Adam's state", 60, everything)
 
 
 def _hop(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.section import GB, Row, Setting
+from benchmarks.gpu.section import GB, Row, Setting, part
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.mapped import MappedRows
@@ -25,6 +26,11 @@ _FEATURES = 40
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Images, which are limited by bandwidth, and short rows, which are limited by the work for each batch."""
+    yield from part(setting, "images", 25, partial(_images, setting))
+    yield from part(setting, "short rows", 15, partial(_short, setting))
+
+
+def _images(setting: Setting) -> Iterator[Row]:
     count, batch_size = (512, 64) if setting.is_small else (4096, 256)
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (count, 3, 224, 224), np.uint8)
@@ -53,6 +59,9 @@ def measure(setting: Setting) -> Iterator[Row]:
     )
     yield _by_threads(setting, rows, batch_size, "images")
     yield _same(setting, rows, batch_size)
+
+
+def _short(setting: Setting) -> Iterator[Row]:
     count, batch_size = (4000, 128) if setting.is_small else (40_000, 128)
     numbers = np.random.default_rng(0).normal(size=(count, _FEATURES)).astype(np.float32)
     write_rows(setting.folder / "short", [(row, n % 2) for n, row in enumerate(numbers)], _SOURCE)

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
-from benchmarks.gpu.section import GB, Row, Setting
+from benchmarks.gpu.section import GB, Row, Setting, part
 from cerebro.runtime.usage.gpus import Gpus
 from cerebro.worker.training.node_check import probes
 
@@ -22,10 +23,9 @@ _SAMPLES = 8
 def measure(setting: Setting) -> Iterator[Row]:
     """Compare names, memory, utilisation and visibility; run the node check."""
     if setting.is_gpu:
-        yield from _figures()
-        yield _visible()
-        yield _use()
-    yield from _node_check(setting)
+        for what, work in (("figures", _figures), ("visible GPUs", _visible), ("utilisation", _use)):
+            yield from part(setting, what, 10, work)
+    yield from part(setting, "node check", 10, partial(_node_check, setting))
 
 
 def _figures() -> Iterator[Row]:
@@ -69,7 +69,7 @@ def _figures() -> Iterator[Row]:
     )
 
 
-def _visible() -> Row:
+def _visible() -> Iterator[Row]:
     """Check that torch finds the GPU by the identity that workers give their children, without starting CUDA."""
     uuid = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES")).found[0].uuid
     program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.is_initialized())"
@@ -77,7 +77,7 @@ def _visible() -> Row:
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
-    return Row(
+    yield Row(
         what="a child with the GPU's identity in CUDA_VISIBLE_DEVICES finds one GPU",
         measured=done.stdout.strip() or done.stderr[-300:],
         values={},
@@ -85,7 +85,7 @@ def _visible() -> Row:
     )
 
 
-def _use() -> Row:
+def _use() -> Iterator[Row]:
     """Measure utilisation, idle and during matrix products."""
     gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     time.sleep(1.5)
@@ -112,7 +112,7 @@ def _use() -> Row:
         is_over.set()
         worker.join()
     mean, smi_mean = sum(busy) / len(busy), sum(smi) / len(smi)
-    return Row(
+    yield Row(
         what="utilisation while matrices are multiplied",
         measured=f"{mean:.0%}, nvidia-smi {smi_mean:.0%}; idle before {-1 if idle is None else idle:.0%}",
         values={"busy": mean, "smi": smi_mean, "idle": idle},

@@ -134,15 +134,25 @@ def failed(what: str, error: BaseException) -> Row:
 
 @contextmanager
 def _alarm_at(end: float) -> Iterator[None]:
-    """Raise `PartTimeoutError` in the block at this time."""
+    """Raise `PartTimeoutError` in the block at this time, or at the time of a block around it."""
 
     def on_alarm(*_: object) -> None:
         raise PartTimeoutError
 
+    began = time.monotonic()
+    outer_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    outer_end = began + outer_s if outer_s else None
     previous = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
+    signal.setitimer(signal.ITIMER_REAL, _until(min(end, outer_end or end)))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        if outer_end is not None:
+            signal.setitimer(signal.ITIMER_REAL, _until(outer_end))
+
+
+def _until(end: float) -> float:
+    """Return the seconds until a time, at least a moment: a timer of zero is none."""
+    return max(0.001, end - time.monotonic())
