@@ -37,7 +37,7 @@ sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _IN_CI = bool(os.environ.get("CI"))
-_SHARES = {"commit": 0.15, "thorough": 1.0}
+_SHARES = {"commit": 0.1, "thorough": 1.0}
 """Profile of hypothesis -> factor for the number of examples of each property test (default 100)."""
 _FEW = 5
 """A test with at most this number of examples keeps it in every profile."""
