@@ -132,8 +132,11 @@ def parallel_plans_of(
             f"none of the techniques can be used on {_alternatives(sizes)} devices ({needs}): name others, or "
             f"other numbers in gpus. The workers and their devices: {known_devices}"
         )
-    if any(plan.fused_models for plan in found) and SINGLE not in found:
-        found.append(SINGLE)  # for models without partners, and models that fail in a group
+    if any(plan.fused_models for plan in found):
+        if SINGLE not in found:
+            found.append(SINGLE)  # for models without partners, and models that fail in a group
+        # A named `single` doesn't exclude stacks: the controller measures both.
+        found.sort(key=lambda plan: not plan.fused_models)
     return (*gang_plans, *found)
 
 

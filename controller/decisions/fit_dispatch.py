@@ -101,8 +101,8 @@ class FitDispatch:
         self._answers: dict[str, tuple[Hashable, Any]] = {}
         """Question -> (dependencies of the newest answer, answer)."""
         self.parallel_plans = ParallelPlans(state, run, times, self.names.workers, self.mean_rows)
-        for model in run.models.values():
-            self._update_parallel_plans(run, model)
+        self._stack_choices = -1
+        self._follow_stacks(run)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
         self._follow(run)
@@ -177,7 +177,7 @@ class FitDispatch:
     def knows(self, event: Event) -> bool:
         """True if `apply` can process the event; otherwise a new dispatch state is needed.
 
-        It cannot process an unknown training worker, a changed number of devices, trials, or a sub-epoch
+        It cannot process an unknown training worker, changed devices, trials, or a sub-epoch
         assigned just before its model was known to be over.
         """
         if isinstance(event, TrialsRecalled) or (
@@ -192,7 +192,9 @@ class FitDispatch:
             return True
         if event.worker not in self.names.workers:
             return False
-        return self.dispatch_state.gpus[self.names.worker(event.worker)] == event.devices
+        worker = self.names.worker(event.worker)
+        known = self.dispatch_state.gpus[worker], self.parallel_plans.device(worker)
+        return known == (event.devices, event.device)
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Process an event that `state` has just processed."""
@@ -302,6 +304,7 @@ class FitDispatch:
                 case TaskCommitted():
                     self.dispatch_state.finish(index, at=event.time)
                     self._learn(name)
+                    self._follow_stacks(state.runs[self.run])
                 case TaskFailed() | TaskRevoked():
                     group = self.dispatch_state.running[index].group
                     self.dispatch_state.release(index)
@@ -313,6 +316,13 @@ class FitDispatch:
             self.retries.update(state.runs[self.run].task(key))
         if model.is_cut_short and model.busy is None:
             self._drop(name)
+
+    def _follow_stacks(self, run: Run) -> None:
+        """Update all models after a measurement of stacks or separate training that changes plans."""
+        if run.trials.stacks.choices != self._stack_choices:
+            self._stack_choices = run.trials.stacks.choices
+            for model in run.models.values():
+                self._update_parallel_plans(run, model)
 
     def _holders_changed(self, state: ExperimentState) -> None:
         self._is_replica_known = False

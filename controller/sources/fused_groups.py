@@ -2,20 +2,21 @@
 
 The policy chooses one sub-epoch as always (`controller.sources.training`). If the model's parallel plan on that worker
 is `fused`, other idle models of the same kind join that need the partition in the same epoch. A group takes at most
-its share of the run's models, so that it leaves models for the other devices.
+its share of the run's models, so that it leaves models for the other devices. If the user also named `single`, the
+measured times decide the size (`cerebro.state.runs.parts.stack_times`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.records import Hyperparameters
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import Run
+from cerebro.state.runs.parts.stack_times import StackKey, size_class
 from controller.decisions.fit_dispatch import FitDispatch
 
 
@@ -33,35 +34,19 @@ class _Kind(NamedTuple):
     saved_batch: int
 
 
-_SHAPELESS = frozenset({"lr", "learning_rate", "weight_decay", "momentum", "betas", "eps", "seed"})
-"""Hyperparameters that models of one kind may differ in, whatever the user's code does with the others."""
-
-
-def _shape(hyperparams: Hyperparameters) -> str:
-    return repr(sorted((name, value) for name, value in hyperparams.items() if name not in _SHAPELESS))
-
-
 class FusedGroups:
     """Chooses the models that join a sub-epoch."""
 
     def __init__(self, fit: FitDispatch, run: Run) -> None:
         self._fit, self._run = fit, run
-        inspection = run.trials.inspection
-        self._groups = (
-            {model: group.id for group in inspection.groups for model in group.models} if inspection else {}
-        )
-        self._of_hyperparams: dict[str, str] = {}
-        """Hyperparameters that may determine the shape -> group, for models that were added later."""
-        if len(self._groups) < len(run.models):
-            for model, group in self._groups.items():
-                self._of_hyperparams.setdefault(_shape(run.models[model].hyperparams), group)
 
-    def partners(self, choice: Placement, parallel_plan: ParallelPlan) -> Iterator[Placement]:
-        """Yield the sub-epochs that join a chosen one, which is not started yet."""
+    def partners(self, choice: Placement, parallel_plan: ParallelPlan) -> list[Placement]:
+        """Return the sub-epochs that join a chosen one, which is not started yet."""
         state, kind = self._fit.dispatch_state, self._kind(choice, parallel_plan)
-        most = min(parallel_plan.fused_models, self._share()) - 1
-        if kind is None or most < 1:
-            return
+        if kind is None:
+            return []
+        key = StackKey(kind.models, self._fit.parallel_plans.device(choice.worker))
+        most = self._size(key, min(parallel_plan.fused_models, self._share()))
         alike = (
             model
             for model in sorted(range(len(state.open)), key=self._precedence)
@@ -70,8 +55,56 @@ class FusedGroups:
             and self._is_free(choice._replace(model=model))
             and self._kind(choice._replace(model=model), parallel_plan) == kind
         )
-        for model, _ in zip(alike, range(most), strict=False):
-            yield Placement(choice.worker, model, choice.partition)
+        found = [Placement(choice.worker, model, choice.partition) for model in islice(alike, most - 1)]
+        return found if self._is_right(key, 1 + len(found), most) else []
+
+    def grows(self, choice: Placement, parallel_plan: ParallelPlan, models: int) -> bool:
+        """True if a stack of so many models should wait for the similar models that its worker trains now.
+
+        Only if the run chooses: else the first stacks take all models.
+        """
+        kind = self._kind(choice, parallel_plan)
+        if kind is None or not self._run.chooses_stacks:
+            return False
+        key = StackKey(kind.models, self._fit.parallel_plans.device(choice.worker))
+        most = min(self._run.trials.stacks.chosen(key), parallel_plan.fused_models, self._share())
+        return models < most and any(
+            placement.worker == choice.worker and self._is_similar(model, key)
+            for model, placement in self._fit.dispatch_state.running.items()
+        )
+
+    def _size(self, key: StackKey, most: int) -> int:
+        """Return the largest size of a stack, up to `most`; the fastest one if the run chooses."""
+        stacks = self._run.trials.stacks
+        if not self._run.chooses_stacks:
+            return most
+        size = stacks.untried(key, most)
+        if size and not self._is_measuring(key, size):
+            return min(size, most)
+        return min(stacks.chosen(key), most)
+
+    def _is_right(self, key: StackKey, models: int, most: int) -> bool:
+        """True if a stack of so many models isn't slower than separate training, as far as the run knows."""
+        stacks = self._run.trials.stacks
+        if not self._run.chooses_stacks:
+            return True
+        # The first stack measures a size that can be faster.
+        is_full = size_class(models) == size_class(most)
+        return (is_full or stacks.chosen(key) > 1) and not stacks.is_slower(key, models)
+
+    def _is_measuring(self, key: StackKey, size: int) -> bool:
+        """True if a stack of this size is training: one measures for all devices."""
+        fit = self._fit
+        return any(
+            placement.group
+            and size_class(placement.sharing) == size
+            and fit.parallel_plans.device(placement.worker) == key.device
+            and self._is_similar(model, key)
+            for model, placement in fit.dispatch_state.running.items()
+        )
+
+    def _is_similar(self, model: int, key: StackKey) -> bool:
+        return self._run.trials.similar_models(self._run.models[self._fit.names.models[model]]) == key.models
 
     def _share(self) -> int:
         """Return the number of unfinished models for each device."""
@@ -103,7 +136,7 @@ class FusedGroups:
         """Return the kind of a model's next sub-epoch; `None` if it trains alone."""
         fit, name = self._fit, self._fit.names.models[place.model]
         model = self._run.models[name]
-        group = self._groups.get(name) or self._of_hyperparams.get(_shape(model.hyperparams))
+        group = self._run.trials.similar_models(model)
         is_alone = group is None or place.model in fit.retries.out_of_memory or model.configs.has_changed
         if is_alone or group is None or fit.parallel_plans.of(place.model, place.worker) != parallel_plan:
             return None

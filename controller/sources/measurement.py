@@ -76,8 +76,11 @@ class Measurements:
 
 
 def waits_for_groups(run: Run, view: AssignmentDraft) -> bool:
-    """True if training waits for an inspection, which finds the models that can train in fused groups."""
-    if not _needs_groups(run):
+    """True if training waits for an inspection, which finds the models that can train in fused groups.
+
+    A run that chooses begins with separate training, which is measured first.
+    """
+    if run.chooses_stacks or not _needs_groups(run):
         return False
     is_open = any(task.key.kind == "inspect" for task in run.tasks.open.values())
     return is_open or bool(_inspectors(_open_to_tasks(view)))

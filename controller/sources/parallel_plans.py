@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import FitPlan
+from cerebro.contract.trials import DeviceKind
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.models.parallel_plans import allowed_plans
+from cerebro.state.runs.parts.stack_times import StackKey
 from controller.projections.sub_epoch_times import SubEpochTimes, technique_of
 from controller.sources.trials.known import situation, totals
 from controller.sources.trials.parallel_plan_choice import measured_plans
@@ -55,10 +57,11 @@ class ParallelPlans:
         self._models, self._workers = list(run.models), list(workers)
         self._times, self._mean_rows = times, mean_rows
         self._devices = [state.workers[name].devices for name in workers]
-        self._alike: dict[int, int] = {}
-        """Number of devices -> a worker with that number."""
-        for worker, number in enumerate(self._devices):
-            self._alike.setdefault(number, worker)
+        self._device_kinds = [state.workers[name].device for name in workers]
+        self._alike: dict[tuple[int, DeviceKind | None], int] = {}
+        """Number and kind of devices -> a worker with these."""
+        for worker, devices in enumerate(zip(self._devices, self._device_kinds, strict=True)):
+            self._alike.setdefault(devices, worker)
         self._chosen: dict[int, tuple[ParallelPlan | None, ...]] = {}
         """Choosing model -> its parallel plan on each worker."""
         self._options: dict[int, tuple[ParallelPlan, ...]] = {}
@@ -78,6 +81,10 @@ class ParallelPlans:
         """Return the parallel plan of the model's next sub-epoch on a worker; `None` if it cannot run there."""
         row = self._chosen.get(model)
         return SINGLE if row is None else row[worker]
+
+    def device(self, worker: int) -> DeviceKind | None:
+        """Return the kind of a worker's devices; `None` if it is unknown."""
+        return self._device_kinds[worker]
 
     def gang_parallel_plan(self, model: int) -> ParallelPlan | None:
         """Return the parallel plan of a model's gangs; `None` if single workers train it."""
@@ -126,7 +133,9 @@ class ParallelPlans:
         )
         self._options[index] = found
         self.learn(index)
-        if not planned and model.id not in self._wide and self._is_single_everywhere(found):
+        firsts = {each: self._first(run, model, found, worker) for each, worker in self._alike.items()}
+        is_single_everywhere = all(plan is not None and plan.is_single for plan in firsts.values())
+        if not planned and model.id not in self._wide and is_single_everywhere:
             return self._chosen.pop(index, None) is not None
         wide = self._wide.get(model.id) or (None,) * len(self._workers)
 
@@ -140,9 +149,7 @@ class ParallelPlans:
                 ):
                     return parallel_plan
             # Without measurements, the order of preference decides.
-            return next(
-                (parallel_plan for parallel_plan in found if self._takes(worker, parallel_plan)), None
-            )
+            return firsts[self._devices[worker], self._device_kinds[worker]]
 
         row = tuple(map(chosen, range(len(self._workers))))
         is_single = all(parallel_plan is not None and parallel_plan.is_single for parallel_plan in row)
@@ -154,16 +161,26 @@ class ParallelPlans:
             del self._chosen[index]
         return True
 
-    def _is_single_everywhere(self, parallel_plans: Sequence[ParallelPlan]) -> bool:
-        """True if each worker takes one device by preference alone. Checks one worker per number of devices."""
-        firsts = (
-            next(
-                (parallel_plan for parallel_plan in parallel_plans if self._takes(worker, parallel_plan)),
-                None,
-            )
-            for worker in self._alike.values()
+    def _first(
+        self, run: Run, model: Model, parallel_plans: Sequence[ParallelPlan], worker: int
+    ) -> ParallelPlan | None:
+        """Return the first plan that a worker's devices can take, without stacks that don't pay there."""
+        kind = run.trials.similar_models(model) if run.chooses_stacks else None
+        key = StackKey(kind, self._device_kinds[worker]) if kind is not None else None
+        is_separate = run.chooses_stacks and SINGLE in parallel_plans
+        return next(
+            (
+                plan
+                for plan in parallel_plans
+                if self._takes(worker, plan)
+                and not (
+                    is_separate
+                    and plan.fused_models
+                    and (key is None or not run.trials.stacks.is_worthwhile(key, plan.fused_models))
+                )
+            ),
+            None,
         )
-        return all(parallel_plan is not None and parallel_plan.is_single for parallel_plan in firsts)
 
     def _takes(self, worker: int, parallel_plan: ParallelPlan) -> bool:
         return parallel_plan.size <= self._devices[worker]

@@ -82,6 +82,13 @@ class Training:
             assert parallel_plan is not None
             key = self._fit.key(choice)
             fused = tuple(groups.partners(choice, parallel_plan)) if parallel_plan.fused_models else ()
+            if (
+                depth > 1
+                and parallel_plan.fused_models
+                and groups.grows(choice, parallel_plan, 1 + len(fused))
+            ):
+                workers.remove(choice.worker)
+                continue
             group = str(key) if fused else ""
             for each in (choice, *fused):
                 self._dispatch_draft.start(each._replace(group=group, sharing=1 + len(fused)))

@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted
+from cerebro.contract.parallel_plans import FUSED, SINGLE
 from cerebro.contract.priority import NORMAL
 from cerebro.contract.runs import (
     EtlPlan,
@@ -166,6 +167,12 @@ class Run:
         """The request of a fit run; other kinds have none."""
         assert isinstance(self.request, FitRequest)
         return self.request
+
+    @property
+    def chooses_stacks(self) -> bool:
+        """True if the user named ``single`` and ``fused``, so that models train in the faster way."""
+        named = self.request.techniques if isinstance(self.request, FitRequest) else None
+        return {SINGLE.technique, FUSED} <= {each.name for each in named or () if each.code is None}
 
     @property
     def fit_rows(self) -> dict[int, int]:

@@ -11,6 +11,7 @@ from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
+from cerebro.state.runs.parts.stack_times import StackKey
 from cerebro.state.runs.run import Dataset, Run
 from cerebro.state.runs.search_log import SearchLog
 from cerebro.state.tasks import measurements
@@ -95,6 +96,8 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         checkpoint=result.checkpoint,
     )
     run.add(model, sub_epoch, workers)
+    if run.trials.stacks.since is not None and (kind := run.trials.similar_models(model)) is not None:
+        run.trials.stacks.observe(StackKey(kind, workers[sub_epoch.worker].device), sub_epoch)
     model.failures.warn(result.warnings)
     if len(task.attempts) == 1:
         # The sub-epoch has all the facts.

@@ -18,7 +18,9 @@ from cerebro.state.tasks.task import Task, TaskState
 def commit(result: TaskResult, run: Run, task: Task) -> None:
     """Record a committed inspection or trial."""
     if task.key.kind == "inspect":
-        run.trials.inspection = result.inspection or Inspection(problem="the worker told nothing")
+        run.trials.inspect(result.inspection or Inspection(problem="the worker told nothing"), run.models)
+        if run.chooses_stacks:
+            run.trials.stacks.since = task.attempts[-1].ended
     elif task.key.group is not None and task.key.parallel_plan is not None:
         outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
         run.trials.outcomes[task.key.group, task.key.parallel_plan] = outcome

@@ -1,0 +1,143 @@
+"""Measured times of models that train as stacks and separately, and the faster size of a stack. A fold of the log.
+
+A run measures both if its user names ``single`` and ``fused``. Its sub-epochs are the measurements: models train
+separately first, then one stack of four. If it is faster, the size doubles until a larger stack isn't faster.
+`controller.sources` asks here before it forms a stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from cerebro.contract.trials import DeviceKind
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+
+_FIRST_SIZE = 4
+"""First stack to try: two models hardly gain, and a slower stack of many costs more."""
+
+_GAIN = 0.05
+"""Share of the time that another size must save. Smaller differences may be noise."""
+
+_NEWEST = 7
+"""Measurements of a size that count; their median is its time."""
+
+
+class StackKey(NamedTuple):
+    """Models and devices with equal times.
+
+    Attributes:
+        models: id of the inspection's group of similar models.
+        device: kind of the worker's devices; `None` if unknown.
+    """
+
+    models: str
+    device: DeviceKind | None
+
+
+class _Measurement(NamedTuple):
+    """Seconds of a device per row and model. A stack is one measurement: its last commit counts."""
+
+    group: str
+    seconds: float
+
+
+def size_class(models: int) -> int:
+    """Return the power of two that stands for a number of models: 3 and 4 count as 4.
+
+    Example:
+        >>> [size_class(models) for models in (1, 2, 3, 8, 9)]
+        [1, 2, 4, 8, 16]
+    """
+    return 1 << (models - 1).bit_length()
+
+
+@dataclass(kw_only=True, slots=True)
+class _Times:
+    """Times of one kind of models on one kind of devices, and the chosen size."""
+
+    sizes: dict[int, list[_Measurement]] = field(default_factory=dict)
+    chosen: int = 1
+
+    def seconds(self, size: int) -> float:
+        return median(each.seconds for each in self.sizes[size])
+
+    def observe(self, size: int, measurement: _Measurement) -> None:
+        found = self.sizes.setdefault(size, [])
+        known = next((n for n, each in enumerate(found) if each.group == measurement.group != ""), None)
+        if known is None:
+            found.append(measurement)
+            del found[:-_NEWEST]
+        elif found[known].seconds < measurement.seconds:
+            found[known] = measurement
+        if 1 in self.sizes:
+            best = min(self.sizes, key=self.seconds)
+            if self.seconds(best) < (1 - _GAIN) * self.seconds(self.chosen):
+                self.chosen = best
+
+    def untried(self, most: int) -> int:
+        """Return the next size to measure; 0 without any."""
+        following = min(_FIRST_SIZE if self.chosen == 1 else 2 * self.chosen, size_class(most))
+        return following if following > self.chosen and following not in self.sizes else 0
+
+
+@dataclass(kw_only=True, slots=True)
+class StackTimes:
+    """Times of all kinds of models of a run.
+
+    Attributes:
+        since: start of the measurements: the end of the inspection, which delays sub-epochs on the same machine.
+            `None` if the run doesn't choose.
+        choices: counts the changes of `is_worthwhile`.
+    """
+
+    since: float | None = None
+    choices: int = 0
+    _times: dict[StackKey, _Times] = field(default_factory=dict)
+
+    def observe(self, key: StackKey, sub_epoch: CompletedSubEpoch) -> None:
+        """Add a committed sub-epoch, if it was trained in full on one device, separately or in a stack."""
+        plan, rows = sub_epoch.parallel_plan, sub_epoch.rows
+        is_separate = plan is None or plan.is_single
+        is_alone_in_stack = not is_separate and not sub_epoch.is_fused
+        is_late = self.since is not None and sub_epoch.started >= self.since
+        if not is_late or is_alone_in_stack or sub_epoch.resumed_rows or not rows or sub_epoch.other_members:
+            return
+        times = self._times.setdefault(key, _Times())
+        before = times.chosen, tuple(times.sizes)
+        size = 1 if is_separate else size_class(sub_epoch.group.size)
+        times.observe(size, _Measurement(sub_epoch.group.id, sub_epoch.device_s / rows))
+        self.choices += before != (times.chosen, tuple(times.sizes))
+
+    def is_worthwhile(self, key: StackKey, most: int) -> bool:
+        """True if stacks of at most `most` models are faster, or one is to be measured."""
+        times = self._times.get(key)
+        return times is not None and 1 in times.sizes and (times.chosen > 1 or times.untried(most) > 0)
+
+    def untried(self, key: StackKey, most: int) -> int:
+        """Return the size to measure next, at most `most`; 0 without any."""
+        times = self._times.get(key)
+        return times.untried(most) if times is not None and 1 in times.sizes else 0
+
+    def chosen(self, key: StackKey) -> int:
+        """Return the fastest measured size; 1 if models train separately."""
+        times = self._times.get(key)
+        return 1 if times is None else times.chosen
+
+    def is_slower(self, key: StackKey, models: int) -> bool:
+        """True if a stack of so many models was measured, and separate training is faster."""
+        times, size = self._times.get(key), size_class(models)
+        if times is None or 1 not in times.sizes or size not in times.sizes:
+            return False
+        return times.seconds(size) >= times.seconds(1)
+
+    def measured(self, key: StackKey) -> dict[int, float]:
+        """Return the seconds of a device per row and model, by size of the stack; 1: separately."""
+        times = self._times.get(key)
+        return {size: times.seconds(size) for size in sorted(times.sizes)} if times is not None else {}
+
+    def __iter__(self) -> Iterator[StackKey]:
+        """Iterate over the kinds with measurements."""
+        return iter(self._times)
