@@ -16,6 +16,7 @@ from cerebro.contract.parallel_plans import SINGLE, TechniqueChoice
 from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ModelState
+from cerebro.state.models.parallel_plans import describe_plans, lines
 from cerebro.state.runs.parts.stack_times import size_class
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
@@ -70,9 +71,18 @@ def test_single_and_fused_may_be_named_in_any_order(named: Sequence[TechniqueCho
 def test_a_slower_stack_is_measured_once() -> None:
     """One stack of four models is trained on the two workers; then all models train separately."""
     scenario = Scenario(replicas=own_partition(2), inspection=inspection(tuple(range(8)), most=16))
-    found = sizes(chosen(scenario, models=8, epochs=4, partitions=2, stack_s=6.0))
+    simulation = chosen(scenario, models=8, epochs=4, partitions=2, stack_s=6.0)
+    found = sizes(simulation)
     assert Counter(found) == {1: 60, 4: 1}
     assert found[0] == 1
+    run = fit_of(simulation)
+    assert (
+        "models like m00 on virtual: a sub-epoch takes 1 s separately, 1.5 s in a stack of 4: they train separately"
+        in lines(run)
+    )
+    for model in run.models.values():
+        times = {each.parallel_plan.label: each.seconds for each in describe_plans(run, model)}
+        assert times == pytest.approx({"fused(models=16)": 1.5, "single": 1.0})
 
 
 def test_faster_stacks_grow_up_to_the_share_of_the_models() -> None:

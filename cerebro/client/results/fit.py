@@ -253,8 +253,9 @@ class FitResult(FitFigures):
 
         Returns:
             Columns ``model``, ``parallel_plan``, ``devices``, ``sub_epochs`` (number trained), ``seconds`` (mean of
-            one), ``ruled out`` (reason, or empty), ``batch`` (seconds of a batch in the trial) and ``verified`` (True
-            if the trial's gradient is equal on one device; missing without a trial).
+            one; in a stack, the model's share; of similar models, if the model has none and the run measured both
+            ``single`` and ``fused``), ``ruled out`` (reason, or empty), ``batch`` (seconds of a batch in the trial) and
+            ``verified`` (True if the trial's gradient is equal on one device; missing without a trial).
         """
         rows = [
             {

@@ -75,7 +75,7 @@ def _parallel_plans(sub_epochs: Sequence[CompletedSubEpoch]) -> tuple[ParallelPl
     for sub_epoch in sub_epochs:
         found.setdefault(
             sub_epoch.parallel_plan.label if sub_epoch.parallel_plan else "", (sub_epoch.parallel_plan, [])
-        )[1].append(sub_epoch.seconds)
+        )[1].append(sub_epoch.device_s)
     return tuple(
         ParallelPlanUsed(parallel_plan, len(seconds), sum(seconds))
         for parallel_plan, seconds in found.values()

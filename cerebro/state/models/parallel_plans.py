@@ -14,6 +14,7 @@ retried alone on its worker, if attempts remain (`controller.exclusions.memory_r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ class ParallelPlanDescription:
 
     Attributes:
         sub_epochs: number committed with this plan.
-        seconds: mean time of a sub-epoch; `None` without any.
+        seconds: mean time of a sub-epoch, in a stack the model's share. Without sub-epochs, the measured time of
+            similar models, if the run chooses between stacks and separate training; else `None`.
         ruled_out: reason, or empty.
         is_next: True for the plan of the running or probable next sub-epoch.
         batch_s: seconds per batch in a trial; 0 without one.
@@ -143,7 +145,7 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
     tried = _tried(run, model)
     for label, (parallel_plan, _) in tried.items():
         known.setdefault(label, parallel_plan)
-    upcoming = _upcoming(run, model)
+    upcoming, similar_s = _upcoming(run, model), _similar_s(run, model)
     found = []
     for label, parallel_plan in known.items():
         struck, (sub_epochs, taken) = model.failures.ruled_out.get(label), seconds.get(label, (0, 0.0))
@@ -152,7 +154,7 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
             ParallelPlanDescription(
                 parallel_plan=parallel_plan,
                 sub_epochs=sub_epochs,
-                seconds=taken / sub_epochs if sub_epochs else None,
+                seconds=taken / sub_epochs if sub_epochs else similar_s.get(parallel_plan.fused_models > 0),
                 ruled_out=_words(struck) if struck else outcome.reason if outcome else "",
                 is_next=label == upcoming,
                 batch_s=outcome.batch_s if outcome else 0.0,
@@ -166,7 +168,7 @@ def _used(model: Model) -> Iterator[ParallelPlanUsed]:
     """Yield the plans of a model's sub-epochs, inherited ones included."""
     yield from model.summaries.parallel_plans
     for sub_epoch in model.sub_epochs.recent:
-        yield ParallelPlanUsed(sub_epoch.parallel_plan, 1, sub_epoch.seconds)
+        yield ParallelPlanUsed(sub_epoch.parallel_plan, 1, sub_epoch.device_s)
 
 
 def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome]]:
@@ -192,9 +194,25 @@ def _upcoming(run: Run, model: Model) -> str:
     return last if last and last not in model.failures.ruled_out else upcoming.label if upcoming else ""
 
 
+def _similar_s(run: Run, model: Model) -> dict[bool, float]:
+    """Measured seconds of a sub-epoch of similar models: True: in stacks of the fastest size, False: separately.
+
+    Empty before both are known.
+    """
+    kind, found = run.trials.similar_models(model) if run.chooses_stacks else None, dict[bool, float]()
+    for key in run.trials.stacks:
+        for size, seconds in run.trials.stacks.measured(key).items() if key.models == kind else ():
+            found[size > 1] = min(found.get(size > 1, math.inf), seconds * _mean_rows(run))
+    return found if len(found) > 1 else {}
+
+
+def _mean_rows(run: Run) -> float:
+    return sum(run.fit_rows.values()) / len(run.fit_rows)
+
+
 def has_more_than_one(run: Run, model: Model) -> bool:
     """True if a model's plans are worth showing: a plan was used, ruled out or measured."""
-    return bool(model.failures.ruled_out or _tried(run, model)) or any(
+    return bool(model.failures.ruled_out or _tried(run, model) or _similar_s(run, model)) or any(
         used.parallel_plan is not None for used in _used(model)
     )
 
@@ -212,13 +230,32 @@ def lines(run: Run) -> list[str]:
             if found.ruled_out:
                 struck.setdefault(found.parallel_plan.label, []).append(found)
     used += Counter()  # drops unused plans
-    if not struck and set(used) <= {SINGLE.label}:
+    stacks = [*_stack_lines(run)]
+    if not struck and not stacks and set(used) <= {SINGLE.label}:
         return []
     by = ", ".join(f"{_models(count)} by {label}" for label, count in used.items())
     return [
         *([f"parallel plans: {by}"] if by else []),
+        *stacks,
         *(f"{label} is ruled out for {_models(len(f))}: {f[0].ruled_out}" for label, f in struck.items()),
     ]
+
+
+def _stack_lines(run: Run) -> Iterator[str]:
+    """Describe the choice between stacks and separate training, once both are measured."""
+    groups = {group.id: group for group in run.trials.inspection.groups} if run.trials.inspection else {}
+    for key in run.trials.stacks:
+        measured, chosen = run.trials.stacks.measured(key), run.trials.stacks.chosen(key)
+        if len(measured) < 2 or 1 not in measured:
+            continue
+        times = ", ".join(
+            f"{seconds * _mean_rows(run):.3g} s {f'in a stack of {size}' if size > 1 else 'separately'}"
+            for size, seconds in measured.items()
+        )
+        device = f" on {key.device.name}" if key.device is not None else ""
+        decision = f"stacks of {chosen} are used" if chosen > 1 else "they train separately"
+        models = groups[key.models].models
+        yield f"models like {models[0]}{device}: a sub-epoch takes {times}: {decision}"
 
 
 def _models(count: int) -> str:

@@ -24,7 +24,10 @@ class CompactedError(CerebroError):
 
 
 class ParallelPlanUsed(NamedTuple):
-    """Use of one parallel plan in an epoch (`None`: one device): number of sub-epochs and their seconds."""
+    """Use of one parallel plan in an epoch (`None`: one device): number of sub-epochs and their seconds.
+
+    In a stack, a model's share of the seconds.
+    """
 
     parallel_plan: ParallelPlan | None
     sub_epochs: int
