@@ -106,10 +106,10 @@ class StackTimes:
         if not is_late or is_alone_in_stack or sub_epoch.resumed_rows or not rows or sub_epoch.other_members:
             return
         times = self._times.setdefault(key, _Times())
-        before = times.chosen, tuple(times.sizes)
+        previous = times.chosen, tuple(times.sizes)
         size = 1 if is_separate else size_class(sub_epoch.group.size)
         times.observe(size, _Measurement(sub_epoch.group.id, sub_epoch.device_s / rows))
-        self.choices += before != (times.chosen, tuple(times.sizes))
+        self.choices += previous != (times.chosen, tuple(times.sizes))
 
     def is_worthwhile(self, key: StackKey, most: int) -> bool:
         """True if stacks of at most `most` models are faster, or one is to be measured."""
