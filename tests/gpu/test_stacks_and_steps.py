@@ -16,10 +16,12 @@ from cerebro import Frozen, StepSpec
 from cerebro.contract.tasks.bodies import Position, TrainTask
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.comparison import differences, trained
+from cerebro.worker.training.metrics import Measured
+from cerebro.worker.training.trainee import Trainee
 from tests.state.stories import DATASET, SHA
 from tests.steps.training import Hopping
 from tests.steps.training import Steps as SingleSteps
-from tests.worker.training.fused.groups import Steps, Training, write_partitions
+from tests.worker.training.fused.groups import Model, Steps, Training, write_partitions
 from tests.worker.training.fused.test_equality import assert_close, with_all
 from tests.worker.training.handlers import handler_of, volumes_in, write_split
 
@@ -73,6 +75,37 @@ def test_a_member_that_leaves_continues_alone(partitions: list[Path], gpu: torch
     assert_close(disturbed, undisturbed, 1e-8)
 
 
+class Scaled(WithoutDropout):
+    """Reads a hyperparameter that differs between models."""
+
+    def training_step(self, models: list[Any], batch: Any, hyperparams: Mapping[str, Any]) -> Any:
+        returned = super().training_step(models, batch, hyperparams)
+        return {**returned, "loss": returned["loss"] * (1 - hyperparams["weight_decay"])}
+
+
+def test_steps_may_read_numbers_that_differ(partitions: list[Path], gpu: torch.device) -> None:
+    """They are on the GPU, as the losses are."""
+    hyperparams = with_all(network="mlp", double=True)
+    stacked = Training(Scaled(), partitions, hyperparams, gpu).stacks([0, 1, 2], sub_epochs=1)
+    assert_close(stacked, Training(Scaled(), partitions, hyperparams, gpu).alone(1), 1e-6)
+
+
+class Places(Training):
+    """Collects the devices of the steps in the optimizers of trained models."""
+
+    def _finish(self, model: Model, trainee: Trainee, metrics: Measured) -> None:
+        states = trainee.checkpoint["optimizer"]["state"].values()
+        self.devices = {*getattr(self, "devices", ()), *(state["step"].device.type for state in states)}
+        super()._finish(model, trainee, metrics)
+
+
+def test_the_step_of_adam_is_on_the_host_after_a_stack(partitions: list[Path], gpu: torch.device) -> None:
+    """As after separate training, so a model that trains alone does not wait for it."""
+    stacked = Places(WithoutDropout(), partitions, with_all(network="mlp"), gpu)
+    stacked.stack(0, [0, 1, 2])
+    assert stacked.devices == {"cpu"}
+
+
 COMPILED = pytest.param({"compile": True}, marks=[pytest.mark.slow, pytest.mark.processes])
 
 
@@ -83,7 +116,8 @@ def test_options_of_a_step_spec_train_nearly_the_same_weights(
     options: dict[str, Any], partitions: list[Path], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As without the option. The scaler of fp16 is in the checkpoint."""
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # no pool that outlives the test
+    if options.get("compile"):
+        monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # no pool that outlives the test
     state = Hopping(SingleSteps(), partitions, device=gpu, **options).train()
     expected = Hopping(SingleSteps(), partitions, device=gpu).train()
     assert not list(differences(state["models"], expected["models"], tolerance=0.05))

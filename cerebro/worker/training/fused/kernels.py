@@ -19,7 +19,8 @@ Kernel = Callable[[torch.Tensor, dict[str, Any], Mapping[str, Any]], None]
 
 def _adam(weights: torch.Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
     if not state:
-        # torch keeps the step on the host, and the kernel needs it on the device. It stays there during a sub-epoch.
+        # torch keeps the step on the host, and the kernel needs it on the device. It stays there while the
+        # model is in a stack.
         state["step"] = torch.zeros((), dtype=torch.float32, device=weights.device)
         state["exp_avg"] = torch.zeros_like(weights)
         state["exp_avg_sq"] = torch.zeros_like(weights)

@@ -132,16 +132,26 @@ class RowOptimizer:
     def save_state(self) -> None:
         """Copy the state into the member's optimizer."""
         for segment in self._segments:
-            begin = 0
-            for parameter in segment.parameters if segment.state else ():
+            begin, state = 0, self._as_of_torch(segment)
+            for parameter in segment.parameters if state else ():
                 end = begin + parameter.numel()
                 self._optimizer.state[parameter] = {
                     name: _copied(value)
                     if name in _SHARED or value is None
                     else value[begin:end].reshape(parameter.shape).clone()
-                    for name, value in segment.state.items()
+                    for name, value in state.items()
                 }
                 begin = end
+
+    def _as_of_torch(self, segment: Segment) -> dict[str, Any]:
+        """Return a segment's state with the step on the host, as torch keeps it unless `fused` is set.
+
+        On a GPU, a model that trains alone would wait for the step of each parameter.
+        """
+        if self._kernel is None or "step" not in segment.state:
+            return segment.state
+        is_fused = self._optimizer.param_groups[segment.group].get("fused")
+        return segment.state if is_fused else {**segment.state, "step": segment.state["step"].cpu()}
 
 
 def _segments(optimizer: optim.Optimizer, places: Mapping[int, Place]) -> list[Segment]:

@@ -68,10 +68,10 @@ class Stack:
         for each in models:
             require_elementwise(each.optimizer)
         self._draws = MemberDraws([each.generator for each in models])
-        self._hyperparams = _GroupHyperparams([each.hyperparams for each in models])
         self._members = [_distinct(each.modules) for each in models]
         """The distinct tensors of each member, in equal order."""
         self._stack_tensors()
+        self._hyperparams = _GroupHyperparams([each.hyperparams for each in models], self._weights.device)
         self._copy_modules()
         self._used: frozenset[int] = frozenset()
         """Numbers of the trained tensors that had a gradient in the latest step."""
@@ -307,10 +307,10 @@ class Stack:
 
 
 class _GroupHyperparams(Mapping[str, Any]):
-    """Hyperparameters of all members: a plain value if all are equal, else a tensor of the stack."""
+    """Hyperparameters of all members: a plain value if all are equal, else a tensor of the stack on its device."""
 
-    def __init__(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self._values = values
+    def __init__(self, values: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+        self._values, self._device = values, device
 
     def __getitem__(self, name: str) -> Any:
         numbers = [each[name] for each in self._values]
@@ -324,7 +324,8 @@ class _GroupHyperparams(Mapping[str, Any]):
             )
         level = maybe_current_level()
         assert level is not None
-        return _add_batch_dim(torch.tensor(numbers, dtype=torch.get_default_dtype()), 0, level)
+        tensor = torch.tensor(numbers, dtype=torch.get_default_dtype(), device=self._device)
+        return _add_batch_dim(tensor, 0, level)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values[0])

@@ -14,6 +14,8 @@ from torch.nn import functional
 from cerebro import Ratio
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.errors import NonFiniteMetricError, SpecError
+from cerebro.worker.training.fused.stack import Model as StackedModel
+from cerebro.worker.training.fused.stack import Stack
 from tests.worker.training.fused.groups import Steps, Training
 from tests.worker.training.fused.test_equality import OPTIONS, assert_close, with_all
 
@@ -137,6 +139,21 @@ def test_steps_may_read_numbers_that_differ(partitions: list[Path]) -> None:
     stacked = Training(Rich(), partitions, hyperparams).stacks([0, 1, 2], sub_epochs=2)
     assert_close(stacked, Training(Rich(), partitions, hyperparams).alone(2), 1e-6)
     assert stacked.models[0].metrics[0]["two"] == Ratio(12.0, 6.0)
+
+
+def test_numbers_that_differ_are_on_the_device_of_the_stack() -> None:
+    """A device without kernels, as a GPU is not in every machine: torch refuses to mix it with host memory."""
+    models = []
+    for number in range(2):
+        module = torch.nn.Linear(3, 2, device="meta")
+        optimizer = torch.optim.Adam(module.parameters())
+        hyperparams = {"scale": 0.1 * (1 + number)}
+        models.append(StackedModel(f"m{number}", [module], optimizer, hyperparams, torch.Generator()))
+    inputs = torch.empty(4, 3, device="meta")
+    found = Stack(models).compute(
+        lambda modules, hyperparams: {"loss": modules[0](inputs).mean() * hyperparams["scale"]}
+    )
+    assert (found["loss"].shape, found["loss"].device.type) == ((2,), "meta")
 
 
 class Special(torch.nn.Module):
