@@ -108,7 +108,7 @@ class _Trained:
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Measure stacks of each network, and a fit of the product with and without stacks."""
-    yield from part(setting, "a fit with stacks", 45, partial(_fits, setting))
+    yield from part(setting, "a fit with stacks", 55, partial(_fits, setting))
     for network in _NETWORKS:
         yield from part(setting, network.label, 30, partial(_stacks, setting, network))
 

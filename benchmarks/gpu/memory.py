@@ -67,7 +67,7 @@ class Hungry(StepSpec):
         models: list[nn.Module] = [
             nn.Sequential(nn.Linear(FEATURES, side), *hidden, nn.Linear(side, CLASSES))
         ]
-        if share := {"create": 1.5, "backward": 0.6, "step": 0.3, "group": 0.1}.get(stage):
+        if share := {"create": 1.5, "backward": 0.6, "step": 0.22, "group": 0.1}.get(stage):
             models.append(nn.Embedding(self._numbers(share) // 64, 64))
         return models
 

@@ -84,7 +84,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 
 def _case(setting: Setting, info: ClusterInfo, experiment: Experiment, case: _Case) -> Iterator[Row]:
-    epochs = 1 if setting.is_small else 3
+    epochs = 1 if setting.is_small else 2
     lrs = [0.001, 0.003, 0.002, 0.004][: 2 if setting.is_small else None]
     space = {"lr": lrs, "width": [32], "batch_size": [32]}
     began = time.monotonic()
