@@ -132,7 +132,7 @@ def _stages(setting: Setting, experiment: Experiment, spec: Hungry) -> Iterator[
 
 
 def _group(setting: Setting, experiment: Experiment, spec: Hungry) -> Iterator[Row]:
-    found = _run(setting, experiment, spec, ["group"] * _GROUP, [Fused(models=_GROUP), "single"])
+    found = _run(setting, experiment, spec, ["group"] * _GROUP, [Fused(models=_GROUP)])
     yield found.row(f"the run of {_GROUP} models whose stack is too large ends")
     for number in range(_GROUP):
         yield found.model(number, f"group, model {number}", "single")
