@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+from cerebro.contract.events import Event, TaskAssigned
+from research.simulation.scenario import Scenario
+from tests.controller.test_core import own_partition
+from tests.controller.test_fused_groups import inspection
+from tests.controller.test_stack_choice import chosen
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, story_with_parallel_plans
@@ -151,3 +156,24 @@ def test_the_page_of_a_model_shows_its_parallel_plans(bench: Bench, browser: Bro
     assert "worker-0 devices 0, 1 by ddp-2" in words
     assert "by ddp-2 (devices 0, 1): committed" in words
     assert "Parallel plans" not in text_of(browser.get("/experiments/digits/models/m01").text)
+
+
+def test_the_page_of_a_model_shows_the_times_of_stacks_and_separate_training(
+    bench: Bench, browser: Browser
+) -> None:
+    """A model that was never in a stack shows the time that similar models had in one."""
+    scenario = Scenario(replicas=own_partition(2), inspection=inspection(tuple(range(8)), most=16))
+    story = Story("digits")
+    story.events = list(chosen(scenario, models=8, epochs=2, partitions=2, stack_s=6.0).log)
+    bench.store.add(story)
+    alone = [
+        model for model in range(8) if not any(f"/m{model:02}/" in task for task in stacked(story.events))
+    ]
+    words = text_of(browser.get(f"/experiments/digits/models/m{alone[0]:02}").text)
+    assert re.search(r"fused\(models=16\) 1 0 1\.5 s \S+ not used; time of similar models", words)
+    assert re.search(r"single 1 4 1\.0\d* s \S+ in use|single 1 4 1\.0\d* s", words)
+
+
+def stacked(events: list[Event]) -> set[str]:
+    """Return the tasks that were assigned in a stack."""
+    return {event.task for event in events if isinstance(event, TaskAssigned) and event.group is not None}
