@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cerebro.client.models.registry import load_model
     from cerebro.client.requests.run_requests import Scheduling
     from cerebro.client.requests.techniques import Parallelism
+    from cerebro.client.search.distributions import choice, loguniform, randint, uniform
     from cerebro.client.search.requests import Search
-    from cerebro.client.search.space import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
     from cerebro.contract.search import (
         ASHA,
@@ -107,13 +107,13 @@ _MODULES = {
     "Search": "cerebro.client.search.requests",
     "StepSpec": "cerebro.steps.spec",
     "SubEpochSpec": "cerebro.spec",
-    "choice": "cerebro.client.search.space",
+    "choice": "cerebro.client.search.distributions",
     "data_folder": "cerebro.client.data_folder",
     "load_model": "cerebro.client.models.registry",
-    "loguniform": "cerebro.client.search.space",
+    "loguniform": "cerebro.client.search.distributions",
     "ragged": "cerebro.ragged_rows",
-    "randint": "cerebro.client.search.space",
-    "uniform": "cerebro.client.search.space",
+    "randint": "cerebro.client.search.distributions",
+    "uniform": "cerebro.client.search.distributions",
 }
 
 

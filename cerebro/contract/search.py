@@ -7,7 +7,7 @@ Users create most classes directly (`cerebro.ASHA`, `cerebro.TPE`, ...); `cerebr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -30,15 +30,31 @@ MAX_CONFIGURATIONS = 100_000
 # --- the space ----------------------------------------------------------------------------------
 
 
-class Uniform(Contract):
-    """A number between `low` and `high`."""
+class _Distribution(Contract):
+    """A distribution of one hyperparameter.
+
+    Attributes:
+        when: conditions, as earlier hyperparameter -> values. The hyperparameter exists only in training configs that
+            have one of these values for each of them.
+    """
+
+    when: dict[str, tuple[JsonValue, ...]] = Field(default_factory=dict, exclude_if=lambda when: not when)
+
+    def applies(self, values: Mapping[str, JsonValue]) -> bool:
+        """Return True if the values of the earlier hyperparameters meet the conditions."""
+        return all(name in values and is_among(values[name], allowed) for name, allowed in self.when.items())
+
+
+class Uniform(_Distribution):
+    """A number between `low` and `high`; with `step`, one of low, low + step, ..., high."""
 
     kind: Literal["uniform"] = "uniform"
     low: FiniteFloat
     high: FiniteFloat
+    step: float | None = Field(None, gt=0, allow_inf_nan=False, exclude_if=lambda step: step is None)
 
 
-class LogUniform(Contract):
+class LogUniform(_Distribution):
     """A positive number whose logarithm is uniform."""
 
     kind: Literal["loguniform"] = "loguniform"
@@ -46,15 +62,22 @@ class LogUniform(Contract):
     high: FiniteFloat
 
 
-class RandInt(Contract):
-    """An integer from `low` to `high`, both included."""
+class RandInt(_Distribution):
+    """An integer from `low` to `high`, both included.
+
+    Attributes:
+        step: distance of the values: low, low + step, ..., high.
+        log: True if the logarithm is uniform, as for widths. Then `step` is 1.
+    """
 
     kind: Literal["randint"] = "randint"
     low: int
     high: int
+    step: int = Field(1, ge=1, exclude_if=lambda step: step == 1)
+    log: bool = Field(False, exclude_if=lambda log: not log)
 
 
-class ChoiceOf(Contract):
+class ChoiceOf(_Distribution):
     """One of `values`; a single value is fixed."""
 
     kind: Literal["choice"] = "choice"
@@ -64,7 +87,13 @@ class ChoiceOf(Contract):
 Distribution = Annotated[Uniform | LogUniform | RandInt | ChoiceOf, Field(discriminator="kind")]
 
 Space = dict[str, Distribution]
-"""Distributions by hyperparameter, in the user's order."""
+"""Distributions by hyperparameter, in the user's order. Conditions refer to earlier ones."""
+
+
+def is_among(value: JsonValue, values: Collection[JsonValue]) -> bool:
+    """Return True if `values` has an equal value; true and 1 differ."""
+    return any(each == value and isinstance(each, bool) == isinstance(value, bool) for each in values)
+
 
 # --- parts that users write ---------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Convert hyperparameters to JSON values that mean the same in Python, in the log and in a browser. Pure.
 
-Lists, arrays and scalars of NumPy, torch and pandas become lists and plain numbers. `carried` refuses a value that JSON
-would change, such as a dict with integer keys, a masked element or an integer beyond 2**53.
+Lists, arrays and scalars of NumPy, torch and pandas become lists and plain numbers, members of an Enum their values.
+`carried` refuses a value that JSON would change, such as a dict with integer keys, a masked element or an integer
+beyond 2**53.
 """
 
 from __future__ import annotations
@@ -9,6 +10,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from pydantic import JsonValue
@@ -89,6 +96,18 @@ def listed(value: Any) -> Any:
 
 
 _ADVICE = "use numbers, text, booleans, or lists and dicts of these"
+_KIND_ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((set, frozenset), "use a list, as in sorted(values)"),
+    ((range,), "use a list, as in list(values)"),
+    ((PurePath,), "use text, as in str(path)"),
+    ((date, time), "use text, as in value.isoformat()"),
+    ((timedelta,), "use seconds, as in value.total_seconds()"),
+    ((bytes, bytearray), "use text, as in value.decode()"),
+    ((Decimal, Fraction), "use float(value)"),
+    ((complex,), "use a list of two numbers"),
+    ((type, FunctionType, BuiltinFunctionType), "use its name, and look it up in your code"),
+)
+"""Advice for values of some types."""
 
 
 def _carried(value: Any, where: str, depth: int) -> JsonValue:
@@ -96,6 +115,11 @@ def _carried(value: Any, where: str, depth: int) -> JsonValue:
         raise ValueError(f"is nested too deeply, in more than {_MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, Enum):
+        try:
+            return _carried(value.value, where, depth + 1)
+        except ValueError as cause:
+            raise ValueError(f"{cause}; or give the name of the member, {value.name!r}") from None
     if isinstance(value, str):
         return _text("".join(value), where)
     if is_array(value) and not isinstance(value, float):
@@ -121,7 +145,8 @@ def _carried(value: Any, where: str, depth: int) -> JsonValue:
         }
     if isinstance(value, list | tuple):
         return [_carried(each, f"{where}[{number}]", depth + 1) for number, each in enumerate(value)]
-    raise ValueError(f"{where} is a {type(value).__name__}: {_ADVICE}".strip())
+    advice = next((text for kinds, text in _KIND_ADVICE if isinstance(value, kinds)), _ADVICE)
+    raise ValueError(f"{where} is a {type(value).__name__}: {advice}".strip())
 
 
 def _key(key: object, where: str) -> str:

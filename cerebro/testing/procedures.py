@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -9,10 +10,11 @@ from cerebro.client.search.requests import pack_procedure
 from cerebro.client.search.space import space_data
 from cerebro.contract.search import SearchRequest, Space
 from cerebro.errors import SearchError
-from cerebro.search.procedure import Procedure
+from cerebro.search.procedure import Add, Procedure
 from cerebro.search.transducer import Search
 from cerebro.search.user_procedure import Recorder
 from cerebro.search.wire_format import actions_line
+from cerebro.testing.conditions import noted, spaces_of
 from cerebro.testing.simulated_run import SimulatedRun
 
 _SEEDS = 5
@@ -34,7 +36,8 @@ def check_procedure(
     It checks:
 
     - *objects*: each object has the methods of `cerebro.search.Procedure` and can be sent to a worker;
-    - *actions*: each action is possible;
+    - *actions*: each action is possible, also in a variant of the space in which only some models have one of the
+      hyperparameters (`when`);
     - *end*: the search ends, also if users stop, add, extend and change models and if models fail;
     - *repetition*: a new object returns the same actions for the same reports, as after a crash.
 
@@ -66,12 +69,10 @@ def check_procedure(
         >>> check_procedure(Plain, {"lr": choice([0.1, 0.01]), "batch_size": 32})
     """
     procedure, _codes = pack_procedure(make(), author="")
-    data: Space = space_data(space)
-    request = SearchRequest(procedure=procedure, space=data, samples=samples)
 
-    def search_with(recorder: Recorder) -> Search:
+    def search_with(recorder: Recorder, data: Space) -> Search:
         return Search(
-            request,
+            SearchRequest(procedure=procedure, space=data, samples=samples),
             epochs=epochs,
             metric="metric",
             mode=mode,
@@ -80,9 +81,16 @@ def check_procedure(
             user_procedure=recorder,
         )
 
-    for seed in range(_SEEDS):
-        for disturbances in (0, _DISTURBANCES):
-            _check_run(lambda: Recorder(make(), procedure.name), search_with, seed, disturbances)
+    for data in spaces_of(space_data(space)):
+        for seed in range(_SEEDS):
+            for disturbances in (0, _DISTURBANCES):
+                with noted(data):
+                    _check_run(
+                        lambda: Recorder(make(), procedure.name),
+                        lambda recorder, data=data: search_with(recorder, data),  # type: ignore[misc]
+                        seed,
+                        disturbances,
+                    )
 
 
 def _check_run(
@@ -95,6 +103,9 @@ def _check_run(
         run.to_the_end(disturbances=disturbances, max_steps=_MAX_STEPS)
     except AssertionError as problem:
         raise SearchError(f"the procedure does not conform (order {seed}): {problem}") from problem
+    for action in itertools.chain.from_iterable(run.actions):
+        if isinstance(action, Add):
+            _check_conditions(action, run.search.facts.space, seed)
     second = recorded()
     search = search_with(second)
     search.begin()
@@ -111,6 +122,15 @@ def _check_run(
             f"{_at(earlier, number)}, then {_at(later, number)}. Actions may depend only on reports; random numbers "
             "come from facts.rng(number)"
         )
+
+
+def _check_conditions(action: Add, space: Space, seed: int) -> None:
+    for name, distribution in space.items():
+        if distribution.when and name not in action.hyperparams and distribution.applies(action.hyperparams):
+            raise SearchError(
+                f"the procedure does not conform (order {seed}): {action} lacks {name}, whose conditions "
+                f"{distribution.when} are met: add a value, or keep the values that the conditions name"
+            )
 
 
 def _at(actions: tuple[Any, ...], number: int) -> object:

@@ -9,11 +9,12 @@ from typing import Any
 from cerebro.client.search.requests import search_request
 from cerebro.client.search.space import space_data
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import OwnSampler, Random, RandomSampler
+from cerebro.contract.search import OwnSampler, Random, RandomSampler, Space
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
 from cerebro.search.samplers import suggest
 from cerebro.search.samplers.own import Sampler
+from cerebro.testing.conditions import noted, spaces_of
 from cerebro.testing.simulated_run import score
 from cerebro.usercode.encoding import decode
 
@@ -29,7 +30,8 @@ def check_sampler(make: Callable[[], Sampler], space: Mapping[str, Any]) -> None
 
     - *objects*: each object has the method of `cerebro.search.Sampler` and can be sent to a worker;
     - *values*: each suggestion has a value of the space for each hyperparameter, for histories with running, failed
-      and measured models;
+      and measured models, also in a variant of the space in which only some models have one of the hyperparameters
+      (`when`);
     - *repetition*: a copy on another worker returns the same suggestions for the same request.
 
     Args:
@@ -58,11 +60,17 @@ def check_sampler(make: Callable[[], Sampler], space: Mapping[str, Any]) -> None
         space, search=Random(sampler=make()), samples=_ROUNDS * _WIDTH, epochs=_EPOCHS, put_code=put_code
     )
     assert request is not None
-    choice, data = request.sampler, space_data(space)
+    choice = request.sampler
     if not isinstance(choice, OwnSampler):
         raise SearchError(
             f"{choice!r} is one of cerebro's samplers, expected an object of a class of your own"
         )
+    for data in spaces_of(space_data(space)):
+        with noted(data):
+            _check_space(choice, codes, data)
+
+
+def _check_space(choice: OwnSampler, codes: Mapping[str, str], data: Space) -> None:
     history: list[Past] = []
     for start in range(0, _ROUNDS * _WIDTH, _WIDTH):
         numbers = range(start, start + _WIDTH)

@@ -42,7 +42,7 @@ def evaluate(text: str, words: Mapping[str, Callable[..., Any]]) -> Any:
 
     Args:
         text: the call.
-        words: callable by name.
+        words: callable by name. A name that begins with a dot is a method of a call's result: ``choice(4).when(...)``.
 
     Raises:
         WordError: the text cannot be parsed, names an unknown callable, or the call failed.
@@ -65,14 +65,17 @@ def _value(node: ast.expr, words: Mapping[str, Callable[..., Any]]) -> Any:
             return ast.literal_eval(node)
         except ValueError:
             raise WordError(f"{ast.unparse(node)}: expected a number, a text in quotes, or a list") from None
+    receiver: list[ast.expr] = []
     name = ast.unparse(node.func)
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        receiver, name = [node.func.value], f".{node.func.attr}"
     if name not in words:
         raise WordError(f"{ast.unparse(node)}: {unknown(name, words)}")
     if any(isinstance(each, ast.Starred) for each in node.args) or any(
         not each.arg for each in node.keywords
     ):
         raise WordError(f"{ast.unparse(node)}: give the arguments one by one")
-    positional = [_value(each, words) for each in node.args]
+    positional = [_value(each, words) for each in (*receiver, *node.args)]
     named = {str(each.arg): _value(each.value, words) for each in node.keywords}
     try:
         return words[name](*positional, **named)

@@ -15,6 +15,7 @@ import pytest
         "cerebro.client.limits",
         "cerebro.client.requests.run_requests",
         "cerebro.client.requests.techniques",
+        "cerebro.client.search.distributions",
         "cerebro.client.search.requests",
         "cerebro.client.search.space",
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.client.experiment_file import read
 from cerebro.client.experiment_file.study import Study
-from cerebro.client.search import choice, loguniform
+from cerebro.client.search import choice, loguniform, randint
 from cerebro.contract.search import ASHA, TPE, Above, Plateau
 from cerebro.errors import ExperimentFileError
 from cerebro.techniques import Fsdp
@@ -92,6 +92,42 @@ def test_expressions_mean_the_same_as_in_a_notebook(folder: Path) -> None:
     assert study.file.test.explicit == {}
     assert study.file.predict is not None
     assert study.file.predict.explicit == {"models": ["m00"], "split": "train"}
+
+
+def test_conditions_and_steps_are_written_as_in_python(folder: Path) -> None:
+    """A method may follow a call of a distribution; nothing else is called."""
+    line = """{n: "randint(2, 12, step=2)", w: "randint(8, 64, log=True)", e: "choice('vit', 'cnn')",
+          p: "choice(4, 8).when(e='vit', n=[2, 4])", batch_size: 4}"""
+    old = next(each for each in GOOD.splitlines() if "space:" in each)
+    study = opened(folder, GOOD.replace(old, f"  space: {line}"))
+    assert study.file.fit is not None
+    assert study.file.fit.space == {
+        "n": randint(2, 12, step=2),
+        "w": randint(8, 64, log=True),
+        "e": choice("vit", "cnn"),
+        "p": choice(4, 8).when(e="vit", n=[2, 4]),
+        "batch_size": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ('"choice(8).when(act=cnn)"', "9: fit.space: cnn: expected a number, a text in quotes"),
+        ('"choice(8).when(at=3)"', "fit: the condition when(at=...) of 'width' refers to 'at', which"),
+        ('"choice(8).when(decay=1)"', "refers to a later hyperparameter: move 'decay' before 'width'"),
+        ('"choice(8).data.when(lr=1)"', "fit.space: choice(8).data.when(lr=1): "),
+        ('"choice(8).__class__()"', "fit.space: choice(8).__class__(): "),
+        ('"choice(8).wen(lr=1)"', "fit.space: choice(8).wen(lr=1): did you mean .when?"),
+        (
+            '"randint(2, 12, step=3)"',
+            "9: fit.space: randint(2, 12, step=3): randint(2, 12, step=3): the step does not divide",
+        ),
+    ],
+)
+def test_wrong_conditions_are_reported_with_their_line(folder: Path, new: str, message: str) -> None:
+    """Before anything starts."""
+    assert message in refusal(folder, '"choice([8, 16])"', new)
 
 
 def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cerebro import ASHA, PBT, choice, loguniform, randint
+from cerebro import ASHA, PBT, choice, loguniform, randint, uniform
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnSampler, RandomSampler, Space
@@ -79,6 +79,34 @@ class Trusting(Coarse):
     def suggest(self, space: Any, history: Any, numbers: Any, seed: int) -> list[Any]:
         best = max(history, key=lambda past: max(past.scores.values()))
         return [best.hyperparams for _ in numbers]
+
+
+class Complete(Coarse):
+    """Expects all hyperparameters in each model of the history."""
+
+    def suggest(self, space: Any, history: Sequence[Past], numbers: Any, seed: int) -> list[Any]:
+        for past in history:
+            assert float(past.hyperparams["lr"]) > 0, "no condition here"  # type: ignore[arg-type]
+            assert past.hyperparams["act"] is not None
+        return super().suggest(space, history, numbers, seed)
+
+
+class Frugal(Coarse):
+    """Suggests only what applies."""
+
+    def one(self, space: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, each in space.items():
+            if each.applies(found):
+                found[name] = rng.choice(each.values if each.kind == "choice" else [each.low, each.high])
+        return found
+
+
+class Negligent(Frugal):
+    """Never suggests a conditional hyperparameter."""
+
+    def one(self, space: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+        return super().one({name: each for name, each in space.items() if not each.when}, rng)
 
 
 class Few(Coarse):
@@ -178,6 +206,40 @@ def test_the_suite_finds_mistakes(make: type[Coarse], problem: str) -> None:
     """The error has the suggestion."""
     with pytest.raises(SearchError, match=problem):
         check_sampler(make, SPACE)
+
+
+def test_the_suite_has_conditions() -> None:
+    """A sampler may leave out what does not apply, but no more, and must expect such models."""
+    check_sampler(Frugal, SPACE)
+    with pytest.raises(KeyError, match="act") as caught:
+        check_sampler(Complete, SPACE)
+    assert caught.value.__notes__ == [
+        "In this search space, models have 'act' only if 'layers' is one of [1, 2]."
+    ]
+    with pytest.raises(SearchError, match="without act: add its value, because its conditions"):
+        check_sampler(Negligent, SPACE)
+
+
+def test_suggestions_without_effect_are_left_out() -> None:
+    """A sampler that knows nothing of conditions works; a condition on a fixed value always or never holds."""
+    space = {
+        "net": "deep",
+        "layers": randint(1, 4),
+        "act": choice(["relu", "tanh"]).when(layers=[1, 2], net="deep"),
+        "slope": choice(0.1).when(act="relu"),
+        "decay": uniform(0, 1).when(slope=0.1),
+        "batch_size": 32,
+    }
+    request = search_request(space, search=ASHA(sampler=Coarse()), samples=20, epochs=9)
+    assert request is not None
+    found = suggest(request.sampler, request.space, (), range(40), 7, own=Coarse())
+    assert all(("act" in each) == (each["layers"] == 1) for each in found)
+    assert all(("decay" in each) == ("slope" in each) == (each.get("act") == "relu") for each in found)
+    assert {tuple(each) for each in found} == {
+        ("net", "layers", "batch_size"),
+        ("net", "layers", "act", "batch_size"),
+        ("net", "layers", "act", "slope", "decay", "batch_size"),
+    }
 
 
 def test_the_suite_begins_without_models() -> None:

@@ -25,6 +25,8 @@ from cerebro.client.search.requests import Search, search_request
 from cerebro.contract.search import RandomSampler
 from cerebro.search.procedure import Suggested
 from cerebro.search.samplers import suggest
+from cerebro.search.samplers.dimensions import outside
+from cerebro.search.sampling import applicable
 from tests.search.driving import Run, search_of
 
 NUMBERS: dict[str, Any] = {
@@ -33,6 +35,23 @@ NUMBERS: dict[str, Any] = {
     "batch_size": randint(8, 64),
 }
 MIXED: dict[str, Any] = {**NUMBERS, "width": [32, 64], "act": choice(["relu", "tanh"]), "layers": 3}
+CONDITIONAL: dict[str, Any] = {
+    "lr": loguniform(1e-4, 1e-1),
+    "encoder": choice("cnn", "vit"),
+    "patch": choice(4, 8).when(encoder="vit"),
+    "heads": randint(2, 12, step=2).when(encoder="vit", patch=8),
+    "width": randint(32, 1024, log=True),
+    "drop": uniform(0, 0.5, step=0.1).when(encoder="cnn"),
+    "kernel": choice(3).when(encoder="cnn"),
+    "batch_size": randint(8, 64),
+}
+CONDITIONAL_NUMBERS: dict[str, Any] = {
+    "lr": loguniform(1e-4, 1e-1),
+    "layers": randint(1, 3),
+    "second": randint(8, 64, log=True).when(layers=[2, 3]),
+    "third": uniform(0, 1).when(layers=3),
+    "batch_size": randint(8, 64, step=8),
+}
 PAIRS: list[tuple[Any, dict[str, Any]]] = [
     *(
         (of(sampler=by), MIXED)
@@ -42,6 +61,13 @@ PAIRS: list[tuple[Any, dict[str, Any]]] = [
     (ASHA(rule="promotion", brackets=2, sampler=TPE(startup=6)), MIXED),
     (PBT(population=6, perturb={"lr": [0.5, 2], "act": [0.5, 2], "batch_size": [0.9, 1.1]}), MIXED),
     (PBT(population=6), NUMBERS),
+    *(
+        (of(sampler=by), CONDITIONAL)
+        for of, by in product((Random, ASHA, Hyperband), (RandomSampler(), TPE(startup=6)))
+    ),
+    (ASHA(sampler=CMA(population=4)), CONDITIONAL_NUMBERS),
+    (PBT(population=6), CONDITIONAL_NUMBERS),
+    (PBT(population=6, perturb={"lr": [0.5, 2], "encoder": [0.5, 2], "heads": [0.5, 2]}), CONDITIONAL),
 ]
 
 
@@ -69,9 +95,12 @@ def test_any_procedure_works_with_any_sampler(search: Any, space: dict[str, Any]
     assert run.why
     assert len(run.models) >= (samples or 6) or isinstance(search, Hyperband)
     for model in run.models.values():
-        assert list(model.hyperparams) == list(space)
+        assert applicable(request.space, model.hyperparams) == model.hyperparams
+        assert outside(model.hyperparams, request.space) is None
+        if space in (NUMBERS, MIXED):
+            assert list(model.hyperparams) == list(space)
+            assert model.hyperparams.get("layers", 3) == 3
         assert 1e-4 <= float(model.hyperparams["lr"]) <= 1e-1  # type: ignore[arg-type]
         assert model.hyperparams["batch_size"] in range(8, 65)
-        assert model.hyperparams.get("layers", 3) == 3
     again = search_of(request, epochs=9)
     assert [again.begin(), *(again.on_report(report) for report in run.reports)] == run.actions

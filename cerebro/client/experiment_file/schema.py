@@ -30,7 +30,7 @@ from cerebro.client.experiment_file.calls import resolve_calls
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.limits import Budget, wait_limit_s
 from cerebro.client.requests.run_requests import OPTION_GROUPS, flat_name
-from cerebro.client.search import choice, loguniform, randint, uniform
+from cerebro.client.search.distributions import Distribution, choice, loguniform, randint, uniform
 from cerebro.contract.base import Name
 from cerebro.contract.search import (
     ASHA,
@@ -58,7 +58,7 @@ def _by_name(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {function.__name__: function for function in functions}
 
 
-_DISTRIBUTIONS = _by_name(uniform, loguniform, randint, choice)
+_DISTRIBUTIONS = _by_name(uniform, loguniform, randint, choice) | {".when": Distribution.when}
 _PROCEDURES = _by_name(ASHA, Hyperband, PBT, Random, *SAMPLERS.values())
 _RULES = _by_name(Plateau, Median, Above, Below)
 _BUDGETS = _by_name(Budget)

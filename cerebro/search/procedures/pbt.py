@@ -12,7 +12,8 @@ import random
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
+from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform
+from cerebro.search.grids import nearest
 from cerebro.search.procedure import (
     Action,
     Add,
@@ -26,6 +27,7 @@ from cerebro.search.procedure import (
     Suggest,
     Suggested,
 )
+from cerebro.search.sampling import sample_from
 from cerebro.search.searched import SearchedModel, SearchedModels
 
 
@@ -114,29 +116,33 @@ class PbtSearch:
 def perturbed(hyperparams: Hyperparameters, choice: PBT, facts: Facts, rng: random.Random) -> Hyperparameters:
     """Multiply each hyperparameter in `choice.perturb` by one of its factors, within the space.
 
-    A value outside the space that is no number, set by a user, stays unchanged.
+    A value outside the space that is no number, set by a user, stays unchanged. A changed value may meet conditions of
+    others: they get a random value, and lose it if their conditions are not met any more.
     """
     found = dict(hyperparams)
     for name, factors in choice.perturb.items():
-        found[name] = _moved(found[name], facts.space[name], rng.choice(factors))
+        if name in found:
+            found[name] = _moved(found[name], facts.space[name], rng.choice(factors))
+    for name, distribution in facts.space.items():
+        if distribution.when and name not in found and distribution.applies(found):
+            found[name] = sample_from(distribution, rng)
+        elif distribution.when and name in found and not distribution.applies(found):
+            del found[name]
     return found
 
 
 def _moved(value: JsonValue, distribution: Distribution, factor: float) -> JsonValue:
-    match distribution:
-        case ChoiceOf(values=values) if value not in values:
+    if isinstance(distribution, ChoiceOf):
+        values = distribution.values
+        if value not in values:
             return value
-        case ChoiceOf(values=values):
-            place = values.index(value) + (1 if factor >= 1 else -1)
-            return values[min(max(place, 0), len(values) - 1)]
-        case RandInt(low=low, high=high):
-            if not isinstance(value, int | float):
-                return value
-            moved = round(value * factor)
-            if moved == value and factor != 1:
-                moved += 1 if factor > 1 else -1
-            return min(max(moved, low), high)
-        case Uniform(low=low, high=high) | LogUniform(low=low, high=high):
-            if not isinstance(value, int | float):
-                return value
-            return min(max(value * factor, low), high)
+        place = values.index(value) + (1 if factor >= 1 else -1)
+        return values[min(max(place, 0), len(values) - 1)]
+    if not isinstance(value, int | float):
+        return value
+    moved = nearest(distribution, value * factor)
+    step = None if isinstance(distribution, LogUniform) else distribution.step
+    if step is not None and moved == value and factor != 1:
+        # Below half a step: move by one.
+        return nearest(distribution, value + (step if factor > 1 else -step))
+    return moved

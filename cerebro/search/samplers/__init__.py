@@ -11,15 +11,15 @@ each suggestion and never recomputes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cerebro.contract import search as contract
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import CMA, GP, TPE, OwnSampler, RandomSampler, Space
+from cerebro.contract.search import CMA, GP, TPE, Distribution, OwnSampler, RandomSampler, Space
 from cerebro.search.history import Past, num_measured, observations
 from cerebro.search.samplers.dimensions import varying, within
 from cerebro.search.samplers.own import CheckedSampler, Sampler
-from cerebro.search.sampling import configuration
+from cerebro.search.sampling import applicable, full_configuration
 
 MORE = 2
 """Comparable models that TPE and GP need, beyond one for each hyperparameter."""
@@ -45,24 +45,37 @@ def suggest(
     Raises:
         SearchError: an own sampler suggested something impossible.
     """
-    rest: list[Hyperparameters] = [configuration(space, f"{seed}/{number}") for number in numbers]
-    dimensions = varying(space)
+    rest = [full_configuration(space, f"{seed}/{number}") for number in numbers]
+    values = _suggested(choice, varying(space), history, numbers, seed, own=own)
+    return [applicable(space, {**one, **found}) for one, found in zip(rest, values, strict=True)]
+
+
+def _suggested(
+    choice: contract.Sampler,
+    dimensions: Mapping[str, Distribution],
+    history: Sequence[Past],
+    numbers: Sequence[int],
+    seed: int,
+    *,
+    own: Sampler | None,
+) -> list[Hyperparameters]:
+    """Return the sampler's values for each number, or none if random values apply."""
+    at_random: list[Hyperparameters] = [{} for _ in numbers]
     if isinstance(choice, RandomSampler) or not dimensions:
-        return rest
+        return at_random
     known = within(history, dimensions)
     match choice:
         case CMA():
             from cerebro.search.samplers.cma import cma_suggestions
 
-            found = cma_suggestions(choice, dimensions, known, numbers, seed)
+            return cma_suggestions(choice, dimensions, known, numbers, seed)
         case TPE() | GP():
             from cerebro.search.samplers.optuna_study import optuna_suggestions
 
             observed = observations(known, len(dimensions) + MORE)
             if observed is None or num_measured(known) < choice.startup:
-                return rest
-            found = optuna_suggestions(choice, dimensions, observed, numbers, seed)
+                return at_random
+            return optuna_suggestions(choice, dimensions, observed, numbers, seed)
         case OwnSampler():
             assert own is not None
-            found = CheckedSampler(own, choice.name).suggest(dimensions, known, numbers, seed)
-    return [{**one, **values} for one, values in zip(rest, found, strict=True)]
+            return CheckedSampler(own, choice.name).suggest(dimensions, known, numbers, seed)

@@ -1,6 +1,7 @@
 """The sampler `cerebro.CMA`: CMA-ES by the library `cmaes`; Hansen, *The CMA Evolution Strategy: A Tutorial*, 2016.
 
-Numbers are scaled to [0, 1], log-uniform ranges by their logarithm. Only `ask` is random. Each call rebuilds
+Numbers are scaled to [0, 1], logarithmic ranges by their logarithm. A model without a conditional number counts with
+the distribution's present mean, which moves nothing in this direction. Only `ask` is random. Each call rebuilds
 the optimizer state from the measured models, one generation at a time in the order of addition, then asks
 once for each number with its own generator. A generation is a slice of the history: a model suggested while
 others still train counts when it is measured, although its suggestion came from an older mean.
@@ -17,8 +18,9 @@ from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import CMA, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
+from cerebro.search.grids import nearest
 from cerebro.search.history import Past, observations
-from cerebro.search.samplers.dimensions import clipped, generator_seed
+from cerebro.search.samplers.dimensions import generator_seed
 
 Number = Uniform | LogUniform | RandInt
 
@@ -45,8 +47,10 @@ def cma_suggestions(
     scored = [] if observed is None else observed.scored
     for begin in range(0, len(scored) - size + 1, size):
         # `cmaes` minimizes.
+        # A copy: `tell` changes the mean.
+        mean = np.array(optimizer.mean)
         optimizer.tell(
-            [(_point(coordinates, values), -score) for values, score in scored[begin : begin + size]]
+            [(_point(coordinates, values, mean), -score) for values, score in scored[begin : begin + size]]
         )
     found = []
     for number in numbers:
@@ -66,35 +70,34 @@ def _number(distribution: Distribution) -> Number:
     return distribution
 
 
-def _point(numbers: dict[str, Number], hyperparams: Hyperparameters) -> np.ndarray:
-    return np.array([_place(each, hyperparams[name]) for name, each in numbers.items()])
+def _point(numbers: dict[str, Number], hyperparams: Hyperparameters, mean: np.ndarray) -> np.ndarray:
+    return np.array(
+        [
+            _place(each, hyperparams[name]) if name in hyperparams else place
+            for (name, each), place in zip(numbers.items(), mean, strict=True)
+        ]
+    )
+
+
+def _is_log(number: Number) -> bool:
+    return isinstance(number, LogUniform) or (isinstance(number, RandInt) and number.log)
 
 
 def _ends(number: Number) -> tuple[float, float]:
-    """Return the range on the optimizer's scale. An integer covers 0.5 to each side, so all have equal width."""
-    match number:
-        case LogUniform():
-            return math.log(number.low), math.log(number.high)
-        case RandInt():
-            return number.low - 0.5, number.high + 0.5
-        case Uniform():
-            return number.low, number.high
+    """Return the range on the optimizer's scale. A value of finitely many covers half a step to each side."""
+    half = 0.0 if isinstance(number, LogUniform) else (number.step or 0.0) / 2
+    low, high = number.low - half, number.high + half
+    return (math.log(low), math.log(high)) if _is_log(number) else (low, high)
 
 
 def _place(number: Number, value: JsonValue) -> float:
     assert isinstance(value, int | float)
     low, high = _ends(number)
-    inside = clipped(number, value)
-    return ((math.log(inside) if isinstance(number, LogUniform) else inside) - low) / (high - low)
+    inside = nearest(number, value)
+    return ((math.log(inside) if _is_log(number) else inside) - low) / (high - low)
 
 
 def _value(number: Number, place: float) -> JsonValue:
     low, high = _ends(number)
     value = low + place * (high - low)
-    match number:
-        case LogUniform():
-            return clipped(number, math.exp(value))
-        case RandInt():
-            return int(clipped(number, round(value)))
-        case Uniform():
-            return clipped(number, value)
+    return nearest(number, math.exp(value) if _is_log(number) else value)

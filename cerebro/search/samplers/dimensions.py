@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt, Space, Uniform
+from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Space, is_among
+from cerebro.search.grids import nearest
 from cerebro.search.history import Past
+from cerebro.search.sampling import applicable
 
 
 def varying(space: Space) -> dict[str, Distribution]:
-    """Return the space without fixed hyperparameters."""
-    return {name: distribution for name, distribution in space.items() if not _is_fixed(distribution)}
+    """Return the space without fixed hyperparameters.
+
+    A condition on a fixed hyperparameter becomes the conditions of that hyperparameter, or none.
+    """
+    found: dict[str, Distribution] = {}
+    fixed: dict[str, Mapping[str, tuple[JsonValue, ...]]] = {}
+    for name, distribution in space.items():
+        when: dict[str, tuple[JsonValue, ...]] = {}
+        for parent, values in distribution.when.items():
+            for each, allowed in fixed.get(parent, {parent: values}).items():
+                both = when.get(each, allowed)
+                when[each] = tuple(value for value in both if is_among(value, allowed))
+        if _is_fixed(distribution):
+            fixed[name] = when
+        else:
+            found[name] = (
+                distribution if when == distribution.when else distribution.model_copy(update={"when": when})
+            )
+    return found
 
 
 def _is_fixed(distribution: Distribution) -> bool:
@@ -26,14 +47,25 @@ def _is_fixed(distribution: Distribution) -> bool:
 
 
 def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
-    """Return the models with values inside the space. Users may add models with any values."""
+    """Return the models with values inside the space. Users may add models with any values.
+
+    Hyperparameters whose conditions a model doesn't meet are left out.
+    """
+    if any(distribution.when for distribution in dimensions.values()):
+        applied = (replace(past, hyperparams=applicable(dimensions, past.hyperparams)) for past in history)
+        return [past for past in applied if outside(past.hyperparams, dimensions) is None]
     axes = [(name, _is_value_of(distribution)) for name, distribution in dimensions.items()]
     return [past for past in history if _fits(past.hyperparams, axes)]
 
 
 def outside(values: Hyperparameters, dimensions: Mapping[str, Distribution]) -> str | None:
-    """Return the first dimension whose value is not in the space."""
-    return next((name for name, each in dimensions.items() if not _is_value_of(each)(values[name])), None)
+    """Return the first dimension that lacks a value of the space, although its conditions are met."""
+    for name, each in dimensions.items():
+        if (not each.when or each.applies(values)) and not (
+            name in values and _is_value_of(each)(values[name])
+        ):
+            return name
+    return None
 
 
 _Test = Callable[[JsonValue], bool]
@@ -51,21 +83,17 @@ def _is_value_of(distribution: Distribution) -> _Test:
         return distribution.values.__contains__
     low, high = distribution.low, distribution.high
     if isinstance(distribution, RandInt):
-        return lambda value: type(value) is int and low <= value <= high
+        step = distribution.step
+        return lambda value: type(value) is int and low <= value <= high and (value - low) % step == 0
     # exp(log(high)) may exceed `high` by a rounding error.
     least, most = low - abs(low) * 1e-12, high + abs(high) * 1e-12
+    if getattr(distribution, "step", None) is not None:
+        return lambda value: (
+            type(value) in (float, int)
+            and least <= value <= most  # type: ignore[operator]
+            and math.isclose(value, nearest(distribution, value), abs_tol=1e-12)  # type: ignore[arg-type]
+        )
     return lambda value: type(value) in (float, int) and least <= value <= most  # type: ignore[operator]
-
-
-def clipped(distribution: Uniform | LogUniform | RandInt, value: float) -> float:
-    """Clip a value to the range."""
-    return (
-        distribution.low
-        if value < distribution.low
-        else distribution.high
-        if value > distribution.high
-        else value
-    )
 
 
 def generator_seed(seed: int, number: int) -> int:

@@ -34,10 +34,14 @@ class Sampler(Protocol):
     ) -> Sequence[Hyperparameters]:
         """Return values of all hyperparameters in `space`, for each number.
 
+        A hyperparameter with conditions (`when`) may be left out where they are not met; its value is ignored there.
+
         Args:
             space: distributions by name: `Uniform`, `LogUniform` and `RandInt` have `low` and `high`, `ChoiceOf` has
-                `values`. Hyperparameters with one value are left out.
-            history: models so far, without models whose values are outside the space.
+                `values`; `Uniform` and `RandInt` may have a `step`, `RandInt` may be `log`. `when` has conditions, as
+                earlier hyperparameter -> values. Hyperparameters with one value are left out.
+            history: models so far, without models whose values are outside the space. A model lacks hyperparameters
+                whose conditions it doesn't meet.
             numbers: numbers of the suggestions, ascending over the search.
             seed: seed of the search.
         """
@@ -73,12 +77,18 @@ class CheckedSampler:
         if len(found) != len(numbers):
             raise SearchError(f"{call} returned {len(found)} suggestions for {len(numbers)} numbers")
         for each in found:
-            if each.keys() != space.keys():
+            needed = {name for name, distribution in space.items() if not distribution.when}
+            if not needed <= each.keys() <= space.keys():
                 raise SearchError(
                     f"{call} returned values of {', '.join(map(str, each)) or 'nothing'}: expected values of "
                     f"{', '.join(space)}"
                 )
             if wrong := outside(each, space):
+                if wrong not in each:
+                    raise SearchError(
+                        f"{call} returned {dict(each)} without {wrong}: add its value, because its conditions "
+                        f"{space[wrong].when} are met"
+                    )
                 raise SearchError(
                     f"{call} returned {wrong}={each[wrong]!r}, which is not a value of {space[wrong]!r}: an integer "
                     "for randint(), one of the values for choice(), else a float in the range"

@@ -87,6 +87,23 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
 
 
 @pytest.mark.commands
+def test_file_with_conditions_starts_the_grid(bench: Bench, browser: Browser) -> None:
+    """Only models that meet a condition have the hyperparameter; a wrong one is reported with its line."""
+    space = """space: {net: "choice('vit', 'cnn')", patch: "choice(4, 8).when(net='vit')", batch_size: 4}"""
+    file = FILE.replace("space: {lr: [0.1, 0.2], batch_size: 4}", space)
+    wrong = browser.post("/start", {"file": file.replace("net='vit'", "net='vti'")} | upload(CODE))
+    assert "never met: did you mean &#39;vit&#39;?" in wrong.get_data(as_text=True)
+    assert browser.post("/start", {"file": file} | upload(CODE)).status_code == 303
+    _etl, fit, _test = requested(bench)
+    assert isinstance(fit.request, FitRequest)
+    assert fit.request.models == (
+        {"net": "vit", "patch": 4, "batch_size": 4},
+        {"net": "vit", "patch": 8, "batch_size": 4},
+        {"net": "cnn", "batch_size": 4},
+    )
+
+
+@pytest.mark.commands
 def test_mistakes_are_reported_with_their_line(bench: Bench, browser: Browser) -> None:
     """`cerebro run` gives the same messages, and nothing is created."""
     answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
