@@ -121,7 +121,7 @@ def test_conditions_and_steps_are_written_as_in_python(folder: Path) -> None:
         ('"choice(8).wen(lr=1)"', "fit.space: choice(8).wen(lr=1): did you mean .when?"),
         (
             '"randint(2, 12, step=3)"',
-            "9: fit.space: randint(2, 12, step=3): randint(2, 12, step=3): the step does not divide",
+            "fit.space: randint(2, 12, step=3): randint(2, 12, step=3): the step",
         ),
     ],
 )
