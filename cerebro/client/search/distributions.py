@@ -164,15 +164,15 @@ def choice(*values: Any) -> Distribution:
         A distribution for a search space.
 
     Raises:
-        SearchSpaceError: no values are given, or a value is not a JSON value.
+        SearchSpaceError: no values are options, or a value is not a JSON value.
 
     Example:
         >>> space = {"activation": choice("relu", "gelu"), "width": choice([32, 64]), "batch_size": 32}
     """
-    given: Any = values
+    options: Any = values
     if len(values) == 1 and _is_collection(values[0]):
-        given = values[0] if is_array(values[0]) or isinstance(values[0], range) else list(values[0])
-    elements = elements_of("of choice()", given)
+        options = values[0] if is_array(values[0]) or isinstance(values[0], range) else list(values[0])
+    elements = elements_of("of choice()", options)
     if not elements:
         raise SearchSpaceError("choice([]) has no values: give at least one")
     return Distribution(ChoiceOf(values=tuple(as_json("of choice()", value) for value in elements)))
