@@ -164,7 +164,7 @@ def choice(*values: Any) -> Distribution:
         A distribution for a search space.
 
     Raises:
-        SearchSpaceError: no values are options, or a value is not a JSON value.
+        SearchSpaceError: no values are given, or a value is not a JSON value.
 
     Example:
         >>> space = {"activation": choice("relu", "gelu"), "width": choice([32, 64]), "batch_size": 32}
