@@ -30,6 +30,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.search.sampling import applicable
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
 from cerebro.state.models import added_models
 from cerebro.state.models.configs import is_same
@@ -77,7 +78,7 @@ def event_of(
         raise problem.error
     match command.kind, model:
         case CommandKind.CLONE_MODEL, Model():
-            return ModelsAdded(run=run.id, models=(_clone(command, model),), by=by, can_reopen=True)
+            return ModelsAdded(run=run.id, models=(_clone(command, run, model),), by=by, can_reopen=True)
         case CommandKind.CHANGE_MODEL, Model():
             return ModelChanged(run=run.id, model=model.id, hyperparams=_plain(command.hyperparams), by=by)
         case CommandKind.EXTEND_MODEL, Model():
@@ -151,9 +152,14 @@ def _problems_of_added(command: Command, run: Run) -> list[Problem]:
     ]
 
 
-def _clone(command: Command, model: Model) -> NewModel:
+def _clone(command: Command, run: Run, model: Model) -> NewModel:
+    search, changed = run.fit_request.search, _plain(command.hyperparams)
+    merged = {**model.hyperparams, **changed}
+    if search is not None:
+        # The parent may have hyperparameters whose conditions the clone doesn't meet.
+        merged = {**applicable(search.space, merged), **changed}
     return NewModel(
-        hyperparams={**model.hyperparams, **_plain(command.hyperparams)},
+        hyperparams=merged,
         epochs=command.epochs or model.epochs,
         checkpoint=ParentCheckpoint.model_validate({"model": model.id, "at": command.at})
         if command.warm
@@ -164,7 +170,7 @@ def _clone(command: Command, model: Model) -> NewModel:
 
 
 def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem]:
-    wrong = _problems_of_values(command, model)
+    wrong = _problems_of_values(command, model, _known_names(run))
     wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
     at = command.at
     is_epoch = isinstance(at, int) and not isinstance(at, bool) and at >= 1
@@ -178,7 +184,7 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
         wrong.append(Problem(part="at", error=BadRequestError(problem)))
     if wrong:
         return wrong
-    new = _clone(command, model)
+    new = _clone(command, run, model)
     wrong = _problems_of_size("hyperparams", run, new.hyperparams)
     if problem := added_models.parent_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
@@ -193,7 +199,7 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
 def _problems_of_change(command: Command, run: Run, model: Model) -> list[Problem]:
     if model.is_trained:
         return [_refused(command.kind, f"{model.id} is trained already: extend it first, or clone it")]
-    if wrong := _problems_of_values(command, model):
+    if wrong := _problems_of_values(command, model, model.hyperparams):
         return wrong
     hyperparams = {**model.hyperparams, **_plain(command.hyperparams)}
     if is_same(hyperparams, model.hyperparams):
@@ -246,11 +252,11 @@ def _problems_of_size(part: str, run: Run, hyperparams: Hyperparameters) -> list
     return [Problem(part=part, name="batch_size", error=error)] if problem else []
 
 
-def _problems_of_values(command: Command, model: Model) -> list[Problem]:
+def _problems_of_values(command: Command, model: Model, known: Collection[str]) -> list[Problem]:
     found = []
     for name, value in command.hyperparams.items():
-        if name not in model.hyperparams:
-            error = _unknown(f"model {model.id}", model.hyperparams, name)
+        if name not in known:
+            error = _unknown(f"model {model.id}", known, name)
             found.append(Problem(part="hyperparams", name=name, error=error))
         elif wrong := _unrepresentable("hyperparams", {name: value}):
             found += wrong
@@ -277,7 +283,7 @@ def _unknown(owner: str, known: Collection[str], name: str) -> NotFoundError:
 
 def _other_kind(model: Model, name: str, value: object) -> str:
     """Describe a change of type, such as a text in place of a number, or return an empty text."""
-    present_value = model.hyperparams[name]
+    present_value = model.hyperparams.get(name)
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
     expected, found = kinds.get(type(present_value)), kinds.get(type(value))
     if expected and found and expected != found:

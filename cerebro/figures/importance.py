@@ -125,13 +125,19 @@ def _best(values: Sequence[float], mode: str) -> frozenset[int]:
 
 
 def _bins(values: Sequence[JsonValue]) -> list[Hashable]:
-    """Return each value's bin: the value, or one of about equally full intervals for many numbers."""
+    """Return each value's bin: the value, or one of about equally full intervals for many numbers.
+
+    Models without the hyperparameter have a bin of their own.
+    """
     keys = [identity(value) for value in values]
-    if all(is_number(value) for value in values) and len(set(keys)) > _BINS:
-        numbers = numbers_of(values)
-        ranked = sorted(numbers)
+    present = [value for value in values if value is not None]
+    if all(is_number(value) for value in present) and len(set(keys)) > _BINS:
+        ranked = sorted(numbers_of(present))
         edges = sorted({ranked[len(ranked) * i // _BINS] for i in range(1, _BINS)})
-        return [bisect_right(edges, number) for number in numbers]
+        return [
+            key if value is None else bisect_right(edges, value)
+            for key, value in zip(keys, values, strict=True)
+        ]  # type: ignore[type-var]
     return keys
 
 

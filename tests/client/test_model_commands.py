@@ -18,7 +18,9 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
 )
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.search import ChoiceOf, Random, SearchRequest
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -67,6 +69,36 @@ def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Stor
         assert [*story.model(warm).sub_epochs] == story.model("m00").sub_epochs[:sub_epochs]
         assert story.model(warm).hyperparams_of(sub_epochs - 1) == {"batch_size": 1, "lr": 0.1}
         assert story.model(warm).hyperparams_of(sub_epochs) == {"batch_size": 1, "lr": 0.9}
+
+
+def test_a_clone_has_the_hyperparameters_that_apply() -> None:
+    """It may name one that its parent lacks, and loses one whose condition it does not meet."""
+    story = Story()
+    search = SearchRequest(
+        procedure=Random(),
+        space={
+            "batch_size": ChoiceOf(values=(1,)),
+            "net": ChoiceOf(values=("cnn", "vit")),
+            "patch": ChoiceOf(values=(4, 8), when={"net": ("vit",)}),
+        },
+        samples=9,
+    )
+    cnn: Hyperparameters = {"batch_size": 1, "net": "cnn"}
+    vit: Hyperparameters = {"batch_size": 1, "net": "vit", "patch": 4}
+    story.fit(hyperparams={"m00": cnn, "m01": vit}, search=search)
+    for model, values, expected in (
+        ("m00", {"net": "vit", "patch": 8}, {**vit, "patch": 8}),
+        ("m01", {"net": "cnn"}, cnn),
+        ("m01", {"patch": 8}, {**vit, "patch": 8}),
+    ):
+        (clone,) = give_command(story, CommandKind.CLONE_MODEL, model, hyperparams=values).added
+        assert story.model(clone).hyperparams == expected
+    with pytest.raises(NotFoundError, match="model m00 has no hyperparameter 'pach'; there is patch"):
+        events_of(
+            Command(kind=CommandKind.CLONE_MODEL, models=("m00",), hyperparams={"pach": 8}),
+            story.state,
+            by=BY,
+        )
 
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
@@ -150,7 +182,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (None, ADD, "", {"configurations": ({"lr": 1},)}, SearchSpaceError, "batch_size is None"),
     (None, ADD, "", {"configurations": ({"batch_size": 11},)}, SearchSpaceError, "from 1 to 10 .the smallest"),
     (None, ADD, "", {"configurations": ({"batch_size": True},)}, SearchSpaceError, "batch_size is True"),
-    (None, ADD, "", {"configurations": ({**GOOD, "f": len},)}, SearchSpaceError, "use numbers, text"),
+    (None, ADD, "", {"configurations": ({**GOOD, "f": len},)}, SearchSpaceError, "use its name"),
     (None, ADD, "", {"configurations": ({**GOOD, "f": float("nan")},)}, SearchSpaceError, "use numbers, text"),
     (None, ADD, "", {"configurations": ({**GOOD, "f": "\ud800"},)}, SearchSpaceError, "a lone surrogate"),
     (None, ADD, "", {"configurations": ({**GOOD, "f": {1: 2}},)}, SearchSpaceError, "f={1: 2} cannot be .* key 1"),

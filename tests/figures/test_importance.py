@@ -55,6 +55,20 @@ def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
     assert max(mean(one[name] for one in found) for name in ("seed", "momentum", "lr")) < 0.1
 
 
+def test_models_without_a_number_are_one_bin() -> None:
+    """A conditional number is compared where models have it: many distinct values alone do not make it important."""
+    random, found = Random(5), []
+    for _ in range(20):
+        given: list[tuple[Hyperparameters, float]] = []
+        for _ in range(60):
+            net = random.choice(["cnn", "vit"])
+            drop: Hyperparameters = {"drop": random.random()} if net == "vit" else {}
+            given.append(({"net": net, "lr": random.random(), **drop}, random.random() + (net == "vit")))
+        found.append(shares(importance(models(given), mode="min")))
+    assert mean(one["net"] for one in found) > mean(one["drop"] for one in found) > 0.2
+    assert mean(one["lr"] for one in found) < 0.1
+
+
 def test_noise_has_no_importance() -> None:
     """The significance limit lets about one in twenty random runs through: see `importance`."""
     random, runs, answers = Random(7), 300, 0

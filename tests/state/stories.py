@@ -20,6 +20,7 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
+from cerebro.contract.search import SearchRequest
 from cerebro.contract.tasks.bodies import KINDS
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import Failure, FailureKind
@@ -117,6 +118,7 @@ class Story:
         hyperparams: Mapping[str, Hyperparameters] | None = None,
         max_attempts: int = 3,
         parallel_plans: tuple[ParallelPlan, ...] = (),
+        search: SearchRequest | None = None,
     ) -> Run:
         """Start the fit run ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
@@ -130,6 +132,7 @@ class Story:
                     metric=metric,
                     mode=mode,
                     max_attempts=max_attempts,
+                    search=search,
                 ),
             ),
             RunStarted(
