@@ -135,9 +135,9 @@ def _bins(values: Sequence[JsonValue]) -> list[Hashable]:
         ranked = sorted(numbers_of(present))
         edges = sorted({ranked[len(ranked) * i // _BINS] for i in range(1, _BINS)})
         return [
-            key if value is None else bisect_right(edges, value)
+            bisect_right(edges, value) if isinstance(value, int | float) else key
             for key, value in zip(keys, values, strict=True)
-        ]  # type: ignore[type-var]
+        ]
     return keys
 
 
