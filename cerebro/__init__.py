@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cerebro.frozen import Frozen
     from cerebro.keras.spec import KerasSubEpochSpec
     from cerebro.ragged_rows import Ragged, ragged
-    from cerebro.spec import ETLSpec, Hints, Ratio, SubEpochSpec
+    from cerebro.spec import ETLSpec, Hints, PerRow, Ratio, SubEpochSpec
     from cerebro.steps.spec import StepSpec
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Locators",
     "Median",
     "Parallelism",
+    "PerRow",
     "Plateau",
     "Ragged",
     "Random",
@@ -102,6 +103,7 @@ _MODULES = {
     "Plateau": "cerebro.contract.search",
     "Ragged": "cerebro.ragged_rows",
     "Random": "cerebro.contract.search",
+    "PerRow": "cerebro.spec",
     "Ratio": "cerebro.spec",
     "Scheduling": "cerebro.client.requests.run_requests",
     "Search": "cerebro.client.search.requests",

@@ -8,6 +8,7 @@ figure 3.2).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -58,11 +59,37 @@ class Ratio:
         return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
 
 
+@dataclass(frozen=True, eq=False)
+class PerRow:
+    """A metric with one value per row. The metric itself is their mean.
+
+    `test` may return it instead of a number. `run_test` then keeps the values, and its result can rank models by a
+    paired bootstrap over rows::
+
+        {"accuracy": PerRow(torch.cat(correct)), "loss": PerRow(torch.cat(losses))}
+
+    Attributes:
+        values: one finite number per row of the data loader, in its order: a tensor, an array or a list.
+
+    Example:
+        >>> PerRow([1.0, 0.0]).value
+        0.5
+    """
+
+    values: Any
+
+    @property
+    def value(self) -> float:
+        """The mean as a float; 0.0 without rows."""
+        numbers = [float(value) for value in self.values]
+        return math.fsum(numbers) / len(numbers) if numbers else 0.0
+
+
 Hyperparams = Mapping[str, Any]
 """Configuration of a model: name -> value."""
 
-Metrics = Mapping[str, "float | Ratio"]
-"""Metrics by name, as `train` and `test` return them."""
+Metrics = Mapping[str, "float | Ratio | PerRow"]
+"""Metrics by name, as `train` and `test` return them; only `test` may return a `PerRow`."""
 
 
 class Validation(NamedTuple):
@@ -457,7 +484,7 @@ class SubEpochSpec:
         """Compute metrics. Models are in evaluation mode, gradients are off.
 
         The rows are the whole split, so any metric is possible, such as an AUC. Only `run_test(split="train")` calls
-        this method once per partition; return a `Ratio` for exact metrics there.
+        this method once per partition; return a `Ratio` or a `PerRow` for exact metrics there.
 
         Args:
             models: modules of `create_models` with trained state.
@@ -466,7 +493,7 @@ class SubEpochSpec:
             hyperparams: configuration of the model, by name.
 
         Returns:
-            Metrics by name.
+            Metrics by name. With a `PerRow`, the result of `run_test` can rank models.
         """
         raise NotImplementedError
 

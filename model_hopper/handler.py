@@ -2,8 +2,8 @@
 
 The child's task loop creates `Handler` and calls `handle`, on each rank of a parallel plan. A `train` task reads a
 parent checkpoint or savepoint and a partition, and writes savepoints and the next checkpoint; `predict` writes
-predictions; the others write nothing. The agent commits the result and removes old checkpoints; the controller
-schedules. `cerebro.worker.training` has the training code.
+predictions, and `test` metrics per row; the others write nothing. The agent commits the result and removes old
+checkpoints; the controller schedules. `cerebro.worker.training` has the training code.
 """
 
 from __future__ import annotations
@@ -66,11 +66,13 @@ from cerebro.worker.training.frozen_layers.output_cache import OutputCache
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import (
     Measured,
+    PerRowValues,
     numbers_of,
     ratios_of,
     require_mergeable,
+    total_per_row,
 )
-from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.predictions import write_per_row, write_predictions
 from cerebro.worker.training.ranks.sub_epoch_share import SubEpochShare
 from cerebro.worker.training.seeds import order_seed, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import (
@@ -232,7 +234,7 @@ class Handler(BaseHandler):
         if isinstance(body, VerificationTask):
             return self._verification(spec, body, timings)
         if not isinstance(body, TrainTask):
-            return self._evaluate_with_fallback(spec, body, timings)
+            return self._evaluate_with_fallback(spec, body, attempt, timings)
         self._context.device_memory.begin()
         trainee, resumed = self._trainee(spec, body, rank_setup)
         self._context.device_memory.count_peak_anew()  # loading uses host memory only
@@ -244,7 +246,7 @@ class Handler(BaseHandler):
         # not restore deleted folders. Later sub-epochs find the folder of the first one. The first sub-epoch may start
         # from another model's checkpoint.
         volumes = self._volumes
-        if isinstance(body, PredictTask):
+        if isinstance(body, PredictTask | EvaluateTask) and body.output:
             folder = (volumes.shared / body.output).parent
         elif isinstance(body, TrainTask):
             folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
@@ -415,19 +417,22 @@ class Handler(BaseHandler):
         return SubEpochShare.of_member(body.gang, self._context.ranks.rank)
 
     def _evaluate_with_fallback(
-        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, timings: Timings
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, attempt: int, timings: Timings
     ) -> TaskResult:
         """Evaluate on the device; after a lack of memory, in smaller batches and then on the host."""
         batch_size = body.hyperparams.get("batch_size")
         num_rows = self._rows(body.dataset, body.split, body.partitions).num_rows
         size = max(1, min(batch_size if isinstance(batch_size, int) else _EVALUATION_BATCH, num_rows))
         settings = fallback_settings(self._device, size, is_limited=self._context.device_memory.is_limited)
-        return evaluate_with_fallback(settings, lambda setting: self._evaluate(spec, body, timings, setting))
+        return evaluate_with_fallback(
+            settings, lambda setting: self._evaluate(spec, body, attempt, timings, setting)
+        )
 
     def _evaluate(
         self,
         spec: SubEpochSpec,
         body: EvaluateTask | PredictTask,
+        attempt: int,
         timings: Timings,
         setting: EvaluationSetting,
     ) -> TaskResult:
@@ -442,10 +447,16 @@ class Handler(BaseHandler):
         feed = self._feed(body, loader, epoch=body.epoch)
         seed = sub_epoch_seed(body.seed, body.model, body.epoch, -1)
         metrics: Measured = {}
+        per_row: PerRowValues = {}
         is_part = isinstance(body, EvaluateTask) and body.split == "train"
+        output = body.output
         if isinstance(body, EvaluateTask):
-            metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
+            metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed, per_row=per_row)
             self._context.raise_if_ended()
+            # Each attempt writes its own file, as for checkpoints; the committed result names one.
+            output = f"{body.output}-{attempt}.arrow" if body.output and per_row else ""
+            if output:
+                write_per_row(self._volumes.shared / output, loader.stored_ids(), per_row)
         else:
             with predicting(spec, trainee, feed, body.hyperparams, seed=seed) as returned:
                 write_predictions(self._volumes.shared / body.output, loader.stored_ids(), returned)
@@ -453,8 +464,10 @@ class Handler(BaseHandler):
         return TaskResult(
             rows=feed.num_rows,
             metrics=numbers_of(metrics),
-            ratios=ratios_of(metrics) if is_part else {},
-            output=body.output if isinstance(body, PredictTask) else "",
+            ratios=ratios_of(metrics | {name: total_per_row(each) for name, each in per_row.items()})
+            if is_part
+            else {},
+            output=output,
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
 

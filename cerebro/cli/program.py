@@ -32,6 +32,7 @@ from cerebro.cli.experiments import (
     failed_rows,
     model_commands,
     proofs,
+    ranking,
     registry,
     run,
     stacks,
@@ -56,7 +57,18 @@ GROUPS = {
         "scheduler",
         "stop-search",
     ),
-    "results": ("models", "register", "alias", "export", "replay", "tag", "archive", "unarchive", "delete"),
+    "results": (
+        "ranking",
+        "models",
+        "register",
+        "alias",
+        "export",
+        "replay",
+        "tag",
+        "archive",
+        "unarchive",
+        "delete",
+    ),
     "administer": (
         "doctor",
         "scale",
@@ -145,6 +157,7 @@ def build_parser() -> GroupedParser:
     account.register(parsers, common, count)
     notify.register(parsers, common)
     failed_rows.register(parsers, common)
+    ranking.register(parsers, common)
     trials.register(parsers, common)
     commands.register(parsers, common)
     model_commands.register(parsers, common)

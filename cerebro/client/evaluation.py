@@ -1,7 +1,7 @@
 """Test and prediction runs of `cerebro.Experiment`, as a mixin.
 
-A call starts a run on the cluster, follows it and returns a data frame. `cerebro.client.session` sends the request;
-workers compute the metrics and predictions.
+A call starts a run on the cluster, follows it and returns a data frame. `ranking` compares tested models.
+`cerebro.client.session` sends the request; workers compute the metrics and predictions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from cerebro.client.limits import wait_limit_s
@@ -17,9 +18,12 @@ from cerebro.contract.base import SPLITS
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
+from cerebro.figures.ranking.results import CONFIDENCE, Ranking, chosen_test, ranking_request
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cerebro.client.results import TestResult
 
 _Split = Literal["train", "valid", "test", "predict"]
 
@@ -37,7 +41,7 @@ class EvaluationMixin(OpenExperiment):
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
-    ) -> pd.DataFrame:
+    ) -> TestResult:
         """Compute metrics of trained models on a split, each model at its best epoch.
 
         It reads the data set of the newest finished ETL run. Models are tested in parallel on all workers. Each one
@@ -56,8 +60,8 @@ class EvaluationMixin(OpenExperiment):
             progress: True to draw progress bars. Default True.
 
         Returns:
-            One row per model: epoch, number of rows and metrics. With ``split="train"``, a column ``parts`` has the
-            number of partitions.
+            A data frame with one row per model: epoch, number of rows and metrics. With ``split="train"``, a column
+            ``parts`` has the number of partitions. Its method `ranking` ranks the models; see `ranking`.
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
@@ -82,7 +86,49 @@ class EvaluationMixin(OpenExperiment):
 
         if note := averaged(tested(run)):
             warnings.warn(f"the metrics of {run.id} on the split {split!r} are {note}", stacklevel=2)
-        return test_table(run)
+        return test_table(run, partial(self.ranking, run.id))
+
+    def ranking(
+        self,
+        run: str | None = None,
+        *,
+        metric: str = "",
+        mode: Literal["max", "min", ""] = "",
+        confidence: float = CONFIDENCE,
+        seed: int = 0,
+    ) -> Ranking:
+        """Rank the models of a test run; models that the rows cannot separate share a rank.
+
+        Compares all pairs of models by a paired bootstrap over rows with 10,000 resamples, corrected by Holm's
+        procedure. `test` must return the metric as a `cerebro.PerRow`, or `validation_step` one value per row.
+
+        Args:
+            run: test run. Default: the newest.
+            metric: metric to rank by. Default: the metric of the fit run.
+            mode: ``"max"`` if higher is better, or ``"min"``. Default: the fit run's, for its metric.
+            confidence: probability that no model is wrongly called better than another one. Default 0.95.
+            seed: seed of the resamples. Equal seeds give equal rankings.
+
+        Returns:
+            Rank, mean and interval of each model. It prints as a table, with a sentence about ties.
+
+        Raises:
+            NotFoundError: the run is no test run, or there is none yet.
+            DataError: the metric has no values per row or no known direction, the rows are fewer than 20, or
+                `confidence` is not between 0.5 and 1.
+
+        Example::
+
+            experiment.run_test(["m03", "m07", "m11"])
+            print(experiment.ranking())
+        """
+        from cerebro.figures.ranking.row_values import rank_models
+
+        state = self.state()
+        request = ranking_request(
+            state, chosen_test(state, run), metric=metric, mode=mode, confidence=confidence, seed=seed
+        )
+        return rank_models(request, self.connection.files.shared)
 
     def run_predict(
         self,

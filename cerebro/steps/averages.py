@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from cerebro.errors import MetricError
-from cerebro.spec import Ratio
+from cerebro.spec import PerRow, Ratio
 
 Sums = dict[str, list[Any]]
 """Metric name -> sum over rows and number of rows, or the two terms of a ratio and "ratio"."""
+
+RowValues = dict[str, list["torch.Tensor | None"]]
+"""Metric name -> per batch one value for each row, or `None`."""
 
 _RATIO = "ratio"
 
@@ -50,6 +53,7 @@ def add(
     *,
     number: Callable[[Any, str, str], Any] = number_of,
     axis: int = 0,
+    values: RowValues | None = None,
 ) -> dict[str, Any]:
     """Add the metrics of one batch.
 
@@ -61,6 +65,7 @@ def add(
         number: converts a value, the name of the step and of the metric to a number, or to one number per model of a
             stack.
         axis: axis of the rows: 1 for values of a stack.
+        values: changed in place: gets the values of metrics with one value per row.
 
     Returns:
         Means of the batch, without ratios: numbers, or tensors with one element.
@@ -88,6 +93,9 @@ def add(
             total, count = means[name] * rows, rows
         if rows:
             entry[:2] = _plus(entry[0], total), _plus(entry[1], count)
+            if values is not None:
+                is_per_row = isinstance(value, torch.Tensor) and tuple(value.shape) == (rows,)
+                values.setdefault(name, []).append(value.detach() if is_per_row else None)
     return means
 
 
@@ -103,3 +111,13 @@ def _plus(one: Any, other: Any) -> Any:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         one = one.to(other.device)  # a resumed stack's sums are on the CPU
     return one + other
+
+
+def per_row(values: RowValues, rows: int) -> dict[str, PerRow]:
+    """Return the metrics that have one value for each of `rows` rows."""
+    found: dict[str, PerRow] = {}
+    for name, batches in values.items():
+        tensors = [batch for batch in batches if batch is not None]
+        if len(tensors) == len(batches) and sum(len(tensor) for tensor in tensors) == rows:
+            found[name] = PerRow(torch.cat(tensors))
+    return found

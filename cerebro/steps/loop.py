@@ -67,6 +67,7 @@ def test(
     """
     options = options_of(spec, hyperparams)
     sums: averages.Sums = {}
+    values: averages.RowValues = {}
     for batch in dataloader:
         with autocast(models, options):
             metrics: object = spec.validation_step(models, batch, hyperparams)
@@ -75,8 +76,8 @@ def test(
                 f"validation_step() returned {_described(metrics)}, expected a dict of metric names and numbers, such "
                 "as {'accuracy': accuracy}"
             )
-        averages.add(sums, metrics, rows_of(batch, dataloader), "validation_step")
-    return averages.result(sums)
+        averages.add(sums, metrics, rows_of(batch, dataloader), "validation_step", values=values)
+    return averages.result(sums) | averages.per_row(values, dataloader.num_rows)
 
 
 def predict(

@@ -10,9 +10,10 @@ import torch
 
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.partitions import find_partitions
+from cerebro.errors import DataError
 from cerebro.local.cluster import scale
 from cerebro.runtime.volumes import Volumes
-from cerebro.spec import Ratio
+from cerebro.spec import PerRow, Ratio
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
@@ -127,3 +128,40 @@ def test_metrics_do_not_depend_on_the_number_of_workers(own_lab: MakeLab) -> Non
         assert table.loc["m00", list(expected)].to_dict() == expected
         assert expected["num_rows"] == 41
     assert len(orders) == 1
+
+
+class Rows(TinyTraining):
+    """Returns one value per row: model ``a`` guesses by the id's parity, ``b`` the same, and ``c`` is always wrong."""
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
+        known = super().test(models, checkpoint, dataloader, hyperparams)
+        ids = [row for _ in dataloader for row in dataloader.ids]
+        is_right = [hyperparams["tag"] != "c" and row % 2 == 0 for row in ids]
+        return {**known, "right": PerRow(is_right)}
+
+
+def test_models_with_equal_rows_share_a_rank(lab: Lab) -> None:
+    """The ranking reads one value per row of each model, from workers' files; a later notebook gets the same one."""
+    experiment = lab.experiment(lab.tables(train=30, valid=60))
+    experiment.run_etl(TinyETL(), progress=False)
+    result = lab.result(lab.fit(experiment, Rows(), tags="cab", epochs=1), experiment)
+    assert result.failures() == {}
+    table = experiment.run_test(["m00", "m01", "m02"], split="valid", progress=False)
+    assert table["right"].to_dict() == {"m00": 0.0, "m01": 0.5, "m02": 0.5}
+    ranking = table.ranking(metric="right", mode="max")
+    assert [(each.rank, each.model, each.mean) for each in ranking.models] == [
+        (1, "m01", 0.5),
+        (1, "m02", 0.5),
+        (3, "m00", 0.0),
+    ]
+    assert ranking.sentences() == ("m01 and m02 are tied (95 %)",)
+    assert ranking.rows == 60
+    assert lab.attach(experiment.name).ranking(metric="right", mode="max") == ranking
+    with pytest.raises(DataError, match="'loss' has no values per row: the test has them of right"):
+        table.ranking()
+    with pytest.warns(
+        UserWarning, match=r"means over 2 parts .* \(accuracy, loss; the others are of all rows\)"
+    ):
+        in_parts = experiment.run_test(["m00", "m01"], split="train", progress=False)
+    assert in_parts["right"].to_dict() == {"m00": 0.0, "m01": 0.5}
+    assert in_parts.ranking(metric="right", mode="max").rows == 30

@@ -12,6 +12,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.comparison import differences, trained
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.metrics import PerRowValues
 from tests.steps.training import Hopping, Loop, Steps
 
 NETWORKS = ("mlp", "cnn", "lstm")
@@ -84,3 +85,8 @@ def test_a_metric_per_row_is_exact(partitions: list[Path]) -> None:
     assert found["per_row"] == int(correct.sum()) / 46
     assert found["mean"] == pytest.approx(found["per_row"])
     assert found["ones"] == Ratio(int((correct & (labels == 1)).sum()), int((labels == 1).sum()))
+    per_row: PerRowValues = {}
+    hopping.evaluate(state, per_row)
+    assert {name: values.tolist() for name, values in per_row.items()} == {
+        "per_row": correct.double().tolist()
+    }

@@ -24,7 +24,7 @@ from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.metrics import Measured
+from cerebro.worker.training.metrics import Measured, PerRowValues
 from cerebro.worker.training.seeds import sub_epoch_seed
 from cerebro.worker.training.sub_epoch import create, evaluate, restore, train_sub_epoch
 from cerebro.worker.training.trainee import Trainee
@@ -243,9 +243,11 @@ class Hopping:
             restore(trainee, state)
         return trainee
 
-    def evaluate(self, state: State) -> Measured:
-        """Return the metrics of the first partition."""
-        return evaluate(self.spec, self.trainee(state), self.in_order(), self.hyperparams, seed=0)
+    def evaluate(self, state: State, per_row: PerRowValues | None = None) -> Measured:
+        """Return the metrics of the first partition; `per_row` gets the values per row."""
+        return evaluate(
+            self.spec, self.trainee(state), self.in_order(), self.hyperparams, seed=0, per_row=per_row
+        )
 
     def in_order(self) -> InstrumentedLoader:
         """Return a loader of the first partition, in order."""

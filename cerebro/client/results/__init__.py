@@ -1,8 +1,9 @@
 """Results of runs as objects, data frames and figures.
 
-`EtlResult`, `FitResult` and `TrainedModel` are the public classes; `failed_table`, `test_table` and `prediction_table`
-build data frames. Everything is computed from the experiment's state. Only this folder imports pandas and plotly, and
-names are imported on first access, because the web page uses client code and its image has no pandas.
+`EtlResult`, `FitResult`, `TestResult` and `TrainedModel` are the public classes; `failed_table`, `test_table` and
+`prediction_table` build data frames. Everything is computed from the experiment's state. Only this folder imports
+pandas and plotly, and names are imported on first access, because the web page uses client code and its image has no
+pandas.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ if TYPE_CHECKING:
     from cerebro.client.results.failed_rows import failed_table
     from cerebro.client.results.fit import FitResult
     from cerebro.client.results.model import TrainedModel
-    from cerebro.client.results.tables import prediction_table, test_table
+    from cerebro.client.results.tables import TestResult, prediction_table, test_table
 
-__all__ = ["EtlResult", "FitResult", "TrainedModel", "failed_table", "prediction_table", "test_table"]
+__all__ = [
+    "EtlResult",
+    "FitResult",
+    "TestResult",
+    "TrainedModel",
+    "failed_table",
+    "prediction_table",
+    "test_table",
+]
 
 _MODULES = {
     "EtlResult": "etl",
     "FitResult": "fit",
+    "TestResult": "tables",
     "TrainedModel": "model",
     "failed_table": "failed_rows",
     "prediction_table": "tables",

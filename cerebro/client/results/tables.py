@@ -5,20 +5,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import pandas as pd
 
 from cerebro.client.files import Files
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.data.tables.whole_tables import read_columns
+from cerebro.errors import DataError
 from cerebro.figures import tested
+from cerebro.figures.ranking.results import CONFIDENCE, Ranking
 from cerebro.state import Run
 
 
-def test_table(run: Run) -> pd.DataFrame:
+class TestResult(pd.DataFrame):
+    """Metrics of tested models, one row per model: a data frame that can rank the models."""
+
+    __test__ = False  # for pytest
+    _rank: Callable[..., Ranking] | None = None
+
+    def ranking(
+        self,
+        *,
+        metric: str = "",
+        mode: Literal["max", "min", ""] = "",
+        confidence: float = CONFIDENCE,
+        seed: int = 0,
+    ) -> Ranking:
+        """Rank the models; models that the rows cannot separate share a rank. See `Experiment.ranking`.
+
+        Raises:
+            DataError: as of `Experiment.ranking`, or this is a copy of a result.
+
+        Example::
+
+            print(experiment.run_test(["m03", "m07"]).ranking())
+        """
+        if self._rank is None:
+            raise DataError(
+                "this table is a copy of a test's result: call experiment.ranking() with the run's id instead"
+            )
+        return self._rank(metric=metric, mode=mode, confidence=confidence, seed=seed)
+
+
+def test_table(run: Run, rank: Callable[..., Ranking] | None) -> TestResult:
     """Return the metrics of a test run, one row per model.
+
+    Args:
+        rank: ranks the models of the run; without it, the result cannot.
+
 
     A column ``parts`` has the number of partitions if metrics are combined from several.
     """
@@ -33,7 +69,9 @@ def test_table(run: Run) -> pd.DataFrame:
         )
         for result in results
     ]
-    return pd.DataFrame(rows).set_index("model")
+    table = TestResult(pd.DataFrame(rows).set_index("model"))
+    object.__setattr__(table, "_rank", rank)  # pandas takes no attributes that it doesn't know
+    return table
 
 
 def prediction_table(run: Run, files: Files) -> pd.DataFrame:

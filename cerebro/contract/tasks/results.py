@@ -106,7 +106,7 @@ class TaskResult(Contract):
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
     """Rows before the savepoint, for a sub-epoch that continued from one; part of `rows`."""
     output: str = ""
-    """Predictions: file on the shared volume. ETL: folder."""
+    """Predictions, and metrics per row of a test: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
     peak_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Peak memory of the user-code process in bytes, without processes that it started. For a fused group, of the

@@ -17,13 +17,16 @@ from cerebro.contract.metrics import ADVICE, MOST, Terms, mixed, total
 from cerebro.contract.texts import cleaned
 from cerebro.contract.values import has_masked, is_array
 from cerebro.errors import MetricError, NonFiniteMetricError, RanksDifferError
-from cerebro.spec import Ratio
+from cerebro.spec import PerRow, Ratio
 
 _MAX_METRICS, _MAX_NAME = 1_000, 200
 """Metrics that a function may return, and characters of a name: the log keeps them of every sub-epoch."""
 
 Measured = dict[str, float | Ratio]
 """Metrics by name: finite floats, and ratios of such whose denominators are not negative."""
+
+PerRowValues = dict[str, "np.ndarray[Any, Any]"]
+"""Values of metrics per row as float64, by name."""
 
 
 def checked_metrics(returned: object, function: str, where: str) -> Measured:
@@ -54,6 +57,63 @@ def checked_metrics(returned: object, function: str, where: str) -> Measured:
                     "(empty cells), or lower the learning rate"
                 )
     return metrics
+
+
+def split_per_row(returned: object, rows: int) -> tuple[object, PerRowValues]:
+    """Replace each `PerRow` in the result of `test` by its mean, and return its values.
+
+    Args:
+        returned: the result of the user's `test`.
+        rows: rows of the data loader.
+
+    Returns:
+        The metrics without `PerRow`, and the values as float64, by name.
+
+    Raises:
+        MetricError: the number of values differs from the rows, or values are no numbers.
+        NonFiniteMetricError: a value is NaN or infinite.
+    """
+    if not isinstance(returned, Mapping):
+        return returned, {}
+    values = {
+        checked_name(name, "test"): _per_row(value, name, rows)
+        for name, value in returned.items()
+        if isinstance(value, PerRow)
+    }
+    means = {name: total_per_row(each).value for name, each in values.items()}
+    return {**returned, **means}, values
+
+
+def total_per_row(values: np.ndarray[Any, Any]) -> Ratio:
+    """Return the sum of values, rounded once, over their number."""
+    return Ratio(math.fsum(values.tolist()), float(len(values)))
+
+
+def _per_row(metric: PerRow, name: str, rows: int) -> np.ndarray[Any, Any]:
+    column = metric.values
+    if hasattr(column, "detach"):
+        column = column.detach().cpu().double().numpy()
+    try:
+        values = np.asarray(column)
+    except ValueError:
+        values = np.empty((), dtype=object)
+    if values.ndim != 1 or (values.dtype.kind not in "biuf" and len(values)):
+        raise MetricError(
+            f"test() returned {described(metric.values)} as the values per row of {name!r}, expected one number for "
+            "each row, in one dimension"
+        )
+    if len(values) != rows:
+        raise MetricError(
+            f"test() returned {len(values)} values of {name!r} for {rows} rows: return one per row, in the order of "
+            "the data loader"
+        )
+    values = values.astype(np.float64)
+    if bad := int(np.count_nonzero(~np.isfinite(values))):
+        raise NonFiniteMetricError(
+            f"{name} is NaN or infinite for {bad} of {rows} rows in evaluation: the model is given up. Check the "
+            "inputs for NaN (empty cells), or lower the learning rate"
+        )
+    return values
 
 
 def checked_name(name: object, function: str) -> str:

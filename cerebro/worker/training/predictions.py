@@ -58,6 +58,21 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
         raise SpecError(f"predict() returned what cannot be stored: {error}") from error
 
 
+def write_per_row(path: Path, ids: Sequence[Any], values: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write the values per row of a test durably: a column ``id`` and one for each metric.
+
+    Args:
+        ids: row ids, in the loader's order.
+        values: metric -> one value per row.
+
+    Raises:
+        SpecError: a metric has the name of the ids.
+    """
+    if "id" in values:
+        raise SpecError("test() returned values per row of 'id', the name of the rows' ids: choose another")
+    write_columns(path, {"id": list(ids), **values})
+
+
 def _joined(returned: object) -> Columns:
     columns = _columns(returned)
     if columns is not None:

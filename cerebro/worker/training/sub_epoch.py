@@ -24,7 +24,13 @@ from cerebro.steps.ema import averaged
 from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State
 from cerebro.worker.training.checkpoints.mapped_base import MAPPED, use_mapped
 from cerebro.worker.training.frameworks import as_torch_spec
-from cerebro.worker.training.metrics import Measured, checked_metrics, described
+from cerebro.worker.training.metrics import (
+    Measured,
+    PerRowValues,
+    checked_metrics,
+    described,
+    split_per_row,
+)
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch_checks import SubEpochChecks
 from cerebro.worker.training.tracked_checkpoint import Checkpoint, changes
@@ -208,15 +214,31 @@ def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition
 
 
 def evaluate(
-    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+    spec: SubEpochSpec,
+    trainee: Trainee,
+    loader: DataLoader,
+    hyperparams: Mapping[str, Any],
+    *,
+    seed: int,
+    per_row: PerRowValues | None = None,
 ) -> Measured:
-    """Return the result of the user's `test`, in evaluation mode without gradients."""
+    """Return the result of the user's `test`, in evaluation mode without gradients.
+
+    Args:
+        per_row: the values per row are added here, by metric.
+
+    Raises:
+        MetricError, NonFiniteMetricError: invalid result of `test`.
+    """
     with (
         evaluating(spec, trainee, hyperparams, "test", seed=seed),
         using_outputs(trainee.modules, loader),
     ):
         returned = as_torch_spec(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
-    return checked_metrics(returned, "test", "evaluation")
+    metrics, values = split_per_row(returned, loader.num_rows)
+    if per_row is not None:
+        per_row.update(values)
+    return checked_metrics(metrics, "test", "evaluation")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from cerebro.contract.metrics import total
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import MetricError, NonFiniteMetricError
-from cerebro.spec import Ratio
+from cerebro.spec import PerRow, Ratio
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.sub_epochs import mean
 from cerebro.state.tasks.task import Attempt
@@ -32,6 +32,7 @@ from cerebro.worker.training.metrics import (
     of_ranks,
     ratios_of,
     require_mergeable,
+    split_per_row,
 )
 
 Row = tuple[bool, bool]
@@ -125,6 +126,41 @@ def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], mes
     with pytest.raises(MetricError, match=f"(?s){message}") as caught:
         checked_metrics(metrics, "train", "here")
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "values", [torch.tensor([True, False, True]), np.array([1, 0, 1]), [1.0, 0.0, 1.0], (1, 0, 1)]
+)
+def test_a_metric_per_row_is_its_mean(values: Any) -> None:
+    """Other metrics stay as they are, and the values are kept as float64."""
+    metrics, per_row = split_per_row({"accuracy": PerRow(values), "loss": 0.5}, 3)
+    assert metrics == {"accuracy": 2 / 3, "loss": 0.5}
+    assert per_row["accuracy"].dtype == np.float64
+    assert per_row["accuracy"].tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ([1.0, 0.0], MetricError, "2 values of 'm' for 3 rows: return one per row"),
+        ([], MetricError, "0 values of 'm' for 3 rows"),
+        (np.ones((3, 1)), MetricError, r"ndarray of shape \(3, 1\) as the values per row of 'm'"),
+        (1.0, MetricError, "a float as the values per row of 'm'"),
+        (["a", "b", "c"], MetricError, "a list as the values per row of 'm'"),
+        ([[1.0], [1.0, 2.0], [3.0]], MetricError, "a list as the values per row of 'm'"),
+        ([1.0, float("nan"), float("inf")], NonFiniteMetricError, "m is NaN or infinite for 2 of 3 rows"),
+    ],
+)
+def test_invalid_values_per_row_are_refused(values: Any, error: type[Exception], message: str) -> None:
+    """The error names the metric, and both lengths if they differ."""
+    with pytest.raises(error, match=message):
+        split_per_row({"m": PerRow(values)}, 3)
+
+
+def test_train_returns_no_values_per_row() -> None:
+    """Only the rows of a test are compared."""
+    with pytest.raises(MetricError, match=r"train\(\) returned a PerRow for 'm', expected one number"):
+        checked_metrics({"m": PerRow([1.0])}, "train", "here")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,6 @@
+"""Rankings of tested models that share ranks where the rows cannot separate the models.
+
+`results` has the types that pages, notebooks and the command line show; `statistics` has the bootstrap and the tests;
+`row_values` reads the values per row that a test run stored. NumPy and Arrow are imported by `statistics` and
+`row_values` only, so the web page's process, which imports `results`, stays small.
+"""
