@@ -58,6 +58,8 @@ from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
 from dispatcher.pages.poll_cache import TRUSTED_S, PollCache
 from dispatcher.pages.statics import Statics, plotly
+from dispatcher.ranking import page as ranking
+from dispatcher.ranking.rankings import Rankings
 from dispatcher.read_models.from_log import PastStore
 from dispatcher.read_models.reader import Reader
 from dispatcher.read_models.store import Store
@@ -77,6 +79,7 @@ _PAGES = (
         overview,
         models,
         rungs,
+        ranking,
         model_page,
         curves,
         analysis,
@@ -135,6 +138,7 @@ def create_app(
             monotonic=monotonic,
         ),
         logs=LogReader(settings.volumes),
+        rankings=Rankings(settings.volumes),
         past=LogPages(PastStore(reader)),
         metrics=metrics,
         clock=clock,

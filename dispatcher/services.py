@@ -14,6 +14,7 @@ from dispatcher.experiments.catalogue import Catalogue
 from dispatcher.logs.log_reader import LogReader
 from dispatcher.metrics import Metrics
 from dispatcher.pages.answers import Answers
+from dispatcher.ranking.rankings import Rankings
 from dispatcher.read_models.reader import Reader
 from dispatcher.read_models.store import Store
 from dispatcher.settings import Settings
@@ -33,6 +34,7 @@ class Services:
     lost: LostFiles
     files: Files
     logs: LogReader
+    rankings: Rankings
     past: LogPages
     """Older parts of event logs."""
     metrics: Metrics

@@ -38,6 +38,7 @@ from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
 from dispatcher.pages.drawing import Drawing
+from dispatcher.ranking.view import RankingQuery, RankingView
 from dispatcher.read_models.from_log import FromLog
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.rungs import view as rungs
@@ -221,6 +222,12 @@ ROUTES: dict[str, Route] = {
         query=rungs.RungsQuery,
         answer=rungs.SearchView,
         build=lambda read_model, inputs: rungs.search_or_error(read_model, inputs.query),
+    ),
+    f"{_ONE}/ranking": Route(
+        view="ranking",
+        summary="Models of a test run, with intervals; models that the rows cannot separate share a rank.",
+        query=RankingQuery,
+        answer=RankingView,
     ),
     f"{_ONE}/curves": Route(
         view="curves",

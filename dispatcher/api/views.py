@@ -52,6 +52,8 @@ from dispatcher.experiments.view import ListQuery
 from dispatcher.logs.view import Sources, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
+from dispatcher.ranking.rankings import COMPUTE_S
+from dispatcher.ranking.view import RankingQuery, choose, view_of
 from dispatcher.read_models.columns import Columns
 from dispatcher.read_models.from_log import FromLog, resolve
 from dispatcher.read_models.read_model import ReadModel
@@ -155,6 +157,13 @@ class Api:
         """Answer the output of attempts."""
         chosen = self._reader.read(name, lambda f: sources(f.state, query))
         return Response(_json(self._logs(name, query, chosen)), mimetype=JSON)
+
+    def ranking(self, query: RankingQuery, name: str) -> Response:
+        """Answer the ranking of a test run; waits until it is computed."""
+        choice = self._reader.read(name, lambda f: choose(f, query))
+        found = self._services.rankings.find(choice.request, wait_s=COMPUTE_S) if choice.request else None
+        view = view_of(choice, found.ranking if found else None, found.reason if found else "", query.size)
+        return Response(_json(view), mimetype=JSON)
 
     def figure(self, query: Contract, name: str) -> Response:
         """Answer a figure for Plotly."""
