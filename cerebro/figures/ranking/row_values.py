@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from cerebro.data.tables.whole_tables import read_arrays
 from cerebro.errors import DataError
 from cerebro.figures.ranking.results import RankedModel, Ranking, RankingRequest
 from cerebro.figures.ranking.statistics import MIN_ROWS, Floats, RowGroups, bootstrap, is_better, ranks
+
+Table = dict[str, "np.ndarray[Any, Any]"]
 
 
 def rank_models(request: RankingRequest, path_of: Callable[[str], Path]) -> Ranking:
@@ -24,15 +27,15 @@ def rank_models(request: RankingRequest, path_of: Callable[[str], Path]) -> Rank
             are too few rows, or a file cannot be read.
     """
     first = next(iter(request.files.values()))
-    metrics = tuple(name for name in _read(path_of(first[0])).column_names if name != "id")
+    metrics = tuple(name for name in read_arrays(path_of(first[0])) if name != "id")
     metric = _metric(request, metrics)
     if not request.mode:
         raise DataError(f"it is unknown whether a higher {metric} is better: pass mode='max' or mode='min'")
-    ids: pa.Array | None = None
+    ids: np.ndarray[Any, Any] | None = None
     groups: RowGroups | None = None
     means, residuals = [], []
     for model, files in request.files.items():
-        tables = [_read(path_of(name)) for name in files]
+        tables = [read_arrays(path_of(name)) for name in files]
         found, values = _column(tables, "id"), _values(tables, metric, model)
         if ids is None or groups is None:
             ids, groups = found, RowGroups(len(found), request.seed)
@@ -40,7 +43,7 @@ def rank_models(request: RankingRequest, path_of: Callable[[str], Path]) -> Rank
                 raise DataError(
                     f"the models were tested on {len(found)} rows: a ranking needs {MIN_ROWS} or more"
                 )
-        elif not found.equals(ids):
+        elif not np.array_equal(found, ids):
             raise DataError(
                 f"{model} was tested on other rows than {next(iter(request.files))}: test them in one run"
             )
@@ -92,20 +95,11 @@ def _metric(request: RankingRequest, metrics: tuple[str, ...]) -> str:
     raise DataError(f"{named}: the test has them of {', '.join(metrics)}")
 
 
-def _read(path: Path) -> pa.Table:
-    try:
-        with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_file(source).read_all()
-    except (pa.ArrowException, OSError) as cause:
-        raise DataError(f"{path} cannot be read: {cause}. Test the models again") from cause
+def _column(tables: Sequence[Table], name: str) -> np.ndarray[Any, Any]:
+    return np.concatenate([table[name] for table in tables]) if len(tables) > 1 else tables[0][name]
 
 
-def _column(tables: Sequence[pa.Table], name: str) -> pa.Array:
-    chunks = [chunk for table in tables for chunk in table.column(name).chunks]
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-
-
-def _values(tables: Sequence[pa.Table], metric: str, model: str) -> Floats:
-    if any(metric not in table.column_names for table in tables):
+def _values(tables: Sequence[Table], metric: str, model: str) -> Floats:
+    if any(metric not in table for table in tables):
         raise DataError(f"{model} has no values per row of {metric!r}: test all models with the same code")
-    return np.asarray(_column(tables, metric).to_numpy(zero_copy_only=False), dtype=np.float64)
+    return _column(tables, metric).astype(np.float64, copy=False)
