@@ -81,6 +81,7 @@ NAMES = (
         "search_pages",
         "hermes",
         "good_models",
+        "ranking",
     ),
 )
 """The platform's benchmarks, then the scheduler's; each is a module with a function `benchmark`."""
