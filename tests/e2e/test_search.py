@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
 
-from cerebro import ASHA, PBT, TPE, Parallelism, Search, loguniform
+from cerebro import ASHA, PBT, TPE, Parallelism, Search, choice, loguniform, randint
 from cerebro.contract.events import (
     CheckpointsPruned,
     ModelsAdded,
@@ -50,6 +51,28 @@ def check_complete(run: Run) -> None:
         for epoch in range(1, model.completed_epochs + 1):
             trained = [p for sub_epoch in model.epoch_sub_epochs(epoch) for p in sub_epoch.partitions]
             assert sorted(trained) == sorted(run.fit_rows)
+
+
+def test_a_search_with_conditions_trains_and_shows_what_applies(own_lab: MakeLab, tmp_path: Path) -> None:
+    """User code receives only hyperparameters that apply; tables and the report leave the others empty."""
+    lab = own_lab(workers=2)
+    space = {
+        **SPACE,
+        "net": choice("flat", "deep"),
+        "layers": randint(2, 6, step=2).when(net="deep"),
+        "width": randint(8, 64, log=True).when(net="deep", layers=[4, 6]),
+    }
+    result = lab.prepared().run_fit(
+        TinyTraining(), space, epochs=2, samples=10, search=ASHA(eta=2, sampler=TPE(startup=3)), **SETTINGS
+    )
+    board = result.leaderboard().set_index("model")
+    assert len(board) == 10
+    for row in board.itertuples():
+        assert (row.layers in (2, 4, 6)) == (row.net == "deep")
+        assert (row.width == row.width) == (row.layers in (4, 6))
+    assert set(board["net"]) == {"flat", "deep"}
+    result.report(tmp_path / "report.html")
+    assert "(absent)" in (tmp_path / "report.html").read_text()
 
 
 def test_a_search_by_tpe_survives_a_killed_controller_and_worker(own_lab: MakeLab) -> None:
