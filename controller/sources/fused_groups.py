@@ -59,7 +59,7 @@ class FusedGroups:
         return found if self._is_right(key, 1 + len(found), most) else []
 
     def grows(self, choice: Placement, parallel_plan: ParallelPlan, models: int) -> bool:
-        """True if a stack of so many models should wait for the similar models that its worker trains now.
+        """True if a stack of this size should wait for the similar models that its worker trains now.
 
         Only if the run chooses: else the first stacks take all models.
         """
@@ -84,7 +84,7 @@ class FusedGroups:
         return min(stacks.chosen(key), most)
 
     def _is_right(self, key: StackKey, models: int, most: int) -> bool:
-        """True if a stack of so many models isn't slower than separate training, as far as the run knows."""
+        """True if no measurement shows that a stack of this size is slower than separate training."""
         stacks = self._run.trials.stacks
         if not self._run.chooses_stacks:
             return True

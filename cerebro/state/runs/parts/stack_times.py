@@ -127,7 +127,7 @@ class StackTimes:
         return 1 if times is None else times.chosen
 
     def is_slower(self, key: StackKey, models: int) -> bool:
-        """True if a stack of so many models was measured, and separate training is faster."""
+        """True if a stack of this size was measured, and separate training is faster."""
         times, size = self._times.get(key), size_class(models)
         if times is None or 1 not in times.sizes or size not in times.sizes:
             return False
