@@ -25,8 +25,8 @@ The standard error then has a relative error of 1 / sqrt(2 * 2048) = 1.6 %, and 
 """
 MIN_ROWS = 20
 """Fewer rows are too few for a bootstrap."""
-_BLOCK_DRAWS = 1 << 20
-"""Maximum number of random draws at once: 8 MB."""
+_BLOCK_DRAWS = 1 << 18
+"""Maximum number of random draws at once: 2 MB."""
 _FLOOR = 1e-12
 """Smallest variance of a difference, relative to the variances of both models: below, rounding dominates."""
 
