@@ -34,12 +34,12 @@ class Sampler(Protocol):
     ) -> Sequence[Hyperparameters]:
         """Return values of all hyperparameters in `space`, for each number.
 
-        A hyperparameter with conditions (`when`) may be left out where they are not met; its value is ignored there.
+        Values of hyperparameters whose conditions (`when`) are not met are optional and ignored.
 
         Args:
             space: distributions by name: `Uniform`, `LogUniform` and `RandInt` have `low` and `high`, `ChoiceOf` has
                 `values`; `Uniform` and `RandInt` may have a `step`, `RandInt` may be `log`. `when` has conditions, as
-                earlier hyperparameter -> values. Hyperparameters with one value are left out.
+                earlier hyperparameter -> values. Without hyperparameters that have one value.
             history: models so far, without models whose values are outside the space. A model lacks hyperparameters
                 whose conditions it doesn't meet.
             numbers: numbers of the suggestions, ascending over the search.
