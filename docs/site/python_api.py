@@ -19,6 +19,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "SubEpochSpec",
         "KerasSubEpochSpec",
         "Ratio",
+        "PerRow",
         "Ragged",
         "ragged",
         "Hints",
