@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from benchmarks.figure import Figure
-from cerebro.figures.ranking.statistics import Floats, RowGroups, bootstrap, holm, is_better, two_sided
+from cerebro.figures.ranking.statistics import Floats, RowGroups, better_models, bootstrap, holm, two_sided
 
 _TRIALS, _MODELS, _ROWS, _RESAMPLES = 1000, 5, 200, 1000
 _SHARED = 0.7
@@ -54,7 +54,7 @@ def _better(values: Floats, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[n
     groups = RowGroups(_ROWS, seed)
     means, sums = zip(*(groups.residuals(column) for column in values.T), strict=True)
     estimates = bootstrap(np.stack(sums, axis=1), _ROWS, resamples=_RESAMPLES, confidence=0.95, seed=seed)
-    return is_better(np.array(means), estimates, 0.95)
+    return better_models(np.array(means), estimates, 0.95)
 
 
 def _oracle(values: Floats, true_error: float) -> int:

@@ -97,25 +97,29 @@ class EvaluationMixin(OpenExperiment):
         confidence: float = CONFIDENCE,
         seed: int = 0,
     ) -> Ranking:
-        """Rank the models of a test run; models that the rows cannot separate share a rank.
+        """Rank the models of a test run that has ended.
+
+        The rows cannot separate models that share a rank. Models of different ranks may also be too close to call:
+        ``better_than`` has the number of models that a model is significantly better than.
 
         Compares all pairs of models by a paired bootstrap over rows with 10,000 resamples, corrected by Holm's
         procedure. `test` must return the metric as a `cerebro.PerRow`, or `validation_step` one value per row.
 
         Args:
-            run: test run. Default: the newest.
+            run: test run. Default: the newest with values per row.
             metric: metric to rank by. Default: the metric of the fit run.
             mode: ``"max"`` if higher is better, or ``"min"``. Default: the fit run's, for its metric.
             confidence: probability that no model is wrongly called better than another one. Default 0.95.
             seed: seed of the resamples. Equal seeds give equal rankings.
 
         Returns:
-            Rank, mean and interval of each model. It prints as a table, with a sentence about ties.
+            Rank, mean and interval of each model. It prints as a table, with sentences about ties and models without
+            values.
 
         Raises:
             NotFoundError: the run is no test run, or there is none yet.
-            DataError: the metric has no values per row or no known direction, the rows are fewer than 20, or
-                `confidence` is not between 0.5 and 1.
+            DataError: the run has not ended, the metric has no values per row or no known direction, the rows are
+                fewer than 20, the models are more than 2,000, or an argument is invalid.
 
         Example::
 
@@ -126,9 +130,9 @@ class EvaluationMixin(OpenExperiment):
 
         state = self.state()
         request = ranking_request(
-            state, chosen_test(state, run), metric=metric, mode=mode, confidence=confidence, seed=seed
+            state, chosen_test(state, run or ""), metric=metric, mode=mode, confidence=confidence, seed=seed
         )
-        return rank_models(request, self.connection.files.shared)
+        return rank_models(request, lambda name: self.connection.files.shared(name).open("rb"))
 
     def run_predict(
         self,

@@ -225,7 +225,8 @@ ROUTES: dict[str, Route] = {
     ),
     f"{_ONE}/ranking": Route(
         view="ranking",
-        summary="Models of a test run, with intervals; models that the rows cannot separate share a rank.",
+        summary="Models of a test run that has ended, with intervals and ranks. The rows cannot separate models that "
+        "share a rank. Models of different ranks may also be too close to call. 503: ask again in some seconds.",
         query=RankingQuery,
         answer=RankingView,
     ),

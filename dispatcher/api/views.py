@@ -21,6 +21,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.rest.openapi import CSV, JSON, SVG, document
 from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
+from cerebro.figures.ranking.results import RankingRequest
 from dispatcher.access.oidc import IdTokenError
 from dispatcher.api import gateway
 from dispatcher.api.gateway import problem
@@ -52,16 +53,19 @@ from dispatcher.experiments.view import ListQuery
 from dispatcher.logs.view import Sources, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
-from dispatcher.ranking.rankings import COMPUTE_S
+from dispatcher.ranking.process import Outcome
 from dispatcher.ranking.view import RankingQuery, choose, view_of
 from dispatcher.read_models.columns import Columns
 from dispatcher.read_models.from_log import FromLog, resolve
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.sandbox.slots import BusyError
+from dispatcher.sandbox.slots import BusyError, Slots
 from dispatcher.services import Services
 
 _EVERY = (401, 403, 429, 503)
 """Status codes of every route: missing token, missing rights, too many wrong tokens, store unavailable."""
+
+_RANKING_WAIT_S, _RANKING_WAITS = 5.0, 2
+"""Maximum wait for a new ranking, and number of requests that wait for one at once."""
 
 T = TypeVar("T")
 Query = TypeVar("Query", bound=Contract)
@@ -109,6 +113,7 @@ class Api:
 
     def __init__(self, services: Services) -> None:
         self._services, self._reader = services, services.reader
+        self._ranking_waits = Slots("rankings", at_once=_RANKING_WAITS, waiting=0)
 
     def view_function(self, address: str) -> Callable[..., Response]:
         """Return the Flask view of a route."""
@@ -159,11 +164,25 @@ class Api:
         return Response(_json(self._logs(name, query, chosen)), mimetype=JSON)
 
     def ranking(self, query: RankingQuery, name: str) -> Response:
-        """Answer the ranking of a test run; waits until it is computed."""
-        choice = self._reader.read(name, lambda f: choose(f, query))
-        found = self._services.rankings.find(choice.request, wait_s=COMPUTE_S) if choice.request else None
+        """Answer the ranking of a test run; waits some seconds if it is being computed.
+
+        Raises:
+            BusyError: it is not complete yet.
+        """
+        choice = self._reader.read(name, lambda f: choose(_require_fit(f, query.fit), query))
+        found = self._ranking(choice.request, choice.created) if choice.request else None
         view = view_of(choice, found.ranking if found else None, found.reason if found else "", query.size)
         return Response(_json(view), mimetype=JSON)
+
+    def _ranking(self, request: RankingRequest, created: float) -> Outcome:
+        rankings = self._services.rankings
+        found = rankings.find(request, created)
+        if found is None:
+            with self._ranking_waits.taken(wait_s=0):
+                found = rankings.find(request, created, wait_s=_RANKING_WAIT_S)
+        if found is None:
+            raise BusyError("the ranking is being computed: ask again in some seconds")
+        return found
 
     def figure(self, query: Contract, name: str) -> Response:
         """Answer a figure for Plotly."""

@@ -28,7 +28,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     def finish(header: Header, found: tuple[RankingQuery, Choice]) -> Mapping[str, object]:
         query, choice = found
-        outcome = rankings.find(choice.request, wait_s=_WAIT_S) if choice.request else None
+        outcome = rankings.find(choice.request, choice.created, wait_s=_WAIT_S) if choice.request else None
         ranking = outcome.ranking if outcome else None
         view = view_of(choice, ranking, outcome.reason if outcome else "", query.size)
         return {

@@ -1,7 +1,7 @@
 """Child process that computes a ranking: ``python -P -m dispatcher.ranking.process``.
 
-`Rankings` starts it. The files come from user code, so time and memory are limited. It keeps NumPy and Arrow out of the
-dispatcher's own process.
+`Rankings` starts it. It limits its time and memory, because user code wrote the files. NumPy and Arrow are loaded here
+only, not by the page's process.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from cerebro.contract.base import Contract
-from cerebro.data.files.safe_open import open_below
+from cerebro.data.files.safe_open import ABSENT, open_below
 from cerebro.errors import DataError
 from cerebro.figures.ranking.results import Ranking, RankingRequest
 from dispatcher.sandbox.bounded_processes import limit_process
@@ -29,10 +30,15 @@ class Job(Contract):
 
 
 class Outcome(Contract):
-    """Output of the process: a ranking, or the reason why there is none."""
+    """Output of the process: a ranking, or the reason why there is none.
+
+    Attributes:
+        is_temporary: True if a later attempt may succeed.
+    """
 
     ranking: Ranking | None = None
     reason: str = ""
+    is_temporary: bool = False
 
 
 def main() -> None:
@@ -41,25 +47,29 @@ def main() -> None:
     limit_process(memory_bytes=MEMORY_BYTES, cpu_s=job.cpu_s)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # the stack of each thread counts as memory
-    sys.stdout.write(_outcome(job).model_dump_json())
+    sys.stdout.write(compute(job).model_dump_json())
 
 
-def _outcome(job: Job) -> Outcome:
+def compute(job: Job) -> Outcome:
+    """Compute the ranking of a job."""
     from cerebro.figures.ranking.row_values import rank_models
 
     shared = Path(job.shared)
 
-    def path_of(name: str) -> Path:
+    def open_file(name: str) -> BinaryIO:
         try:
-            with open_below(shared, name):  # refuses links that leave the volume
-                return shared / name
+            return open_below(shared, name)
         except OSError as cause:
+            if cause.errno not in ABSENT or not shared.is_dir():
+                raise
             raise DataError(f"{name} cannot be read: {cause}. Test the models again") from cause
 
     try:
-        return Outcome(ranking=rank_models(job.request, path_of))
+        return Outcome(ranking=rank_models(job.request, open_file))
     except DataError as error:
         return Outcome(reason=str(error))
+    except OSError as error:
+        return Outcome(reason=f"the shared volume cannot be read: {error}", is_temporary=True)
 
 
 if __name__ == "__main__":

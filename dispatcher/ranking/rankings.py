@@ -1,8 +1,10 @@
-"""Rankings, each computed once by a child process and kept in memory. A committed test never changes."""
+"""Rankings, each computed once by a child process and kept in memory: the files of a test never change."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 
 from pydantic import ValidationError
@@ -16,6 +18,8 @@ from dispatcher.sandbox.slots import BusyError
 COMPUTE_S = 120.0
 _MAX_KEPT = 20
 """Maximum number of rankings in memory: at most 4 MB with 1,000 models each."""
+_RETRY_S = 60.0
+"""Time until a computation is repeated after a temporary failure."""
 
 
 class Rankings:
@@ -25,7 +29,8 @@ class Rankings:
         self._volumes = volumes
         self._processes = BoundedProcesses("dispatcher.ranking.process", at_once=1)
         self._lock = threading.Lock()
-        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
+        self._outcomes: OrderedDict[str, tuple[Outcome, float]] = OrderedDict()
+        """Key -> outcome, and the time from which it is computed again."""
         self._threads: dict[str, threading.Thread] = {}
         self._version = 0
 
@@ -33,42 +38,60 @@ class Rankings:
         """Return a number that increases with each computed ranking."""
         return self._version
 
-    def find(self, request: RankingRequest, *, wait_s: float = 0.0) -> Outcome | None:
+    def find(self, request: RankingRequest, created: float, *, wait_s: float = 0.0) -> Outcome | None:
         """Return a ranking; `None` while it is being computed.
 
         Args:
-            wait_s: maximum time to wait for it.
+            created: creation time of the experiment: another experiment of the same name has files of the same names.
+            wait_s: maximum time to wait for the ranking.
         """
-        key = request.model_dump_json()
+        key = f"{created} {request.model_dump_json()}"
         with self._lock:
-            if key in self._outcomes:
-                self._outcomes.move_to_end(key)
-                return self._outcomes[key]
+            if (found := self._kept(key)) is not None:
+                return found
             thread = self._threads.get(key)
             if thread is None:
                 thread = threading.Thread(target=self._compute, args=(key, request), daemon=True)
-                self._threads[key] = thread
                 thread.start()
+                self._threads[key] = thread
         if wait_s:
             thread.join(wait_s)
         with self._lock:
-            return self._outcomes.get(key)
+            return self._kept(key)
+
+    def _kept(self, key: str) -> Outcome | None:
+        outcome, until = self._outcomes.get(key, (None, 0.0))
+        if outcome is None or time.monotonic() >= until:
+            return None
+        self._outcomes.move_to_end(key)
+        return outcome
 
     def _compute(self, key: str, request: RankingRequest) -> None:
-        job = Job(request=request, shared=str(self._volumes.shared), cpu_s=int(COMPUTE_S))
         outcome: Outcome | None = None
         try:
-            result = self._processes.run(job.model_dump_json().encode(), timeout_s=COMPUTE_S)
-            outcome = Outcome.model_validate_json(result.output)
+            outcome = self._outcome(request)
         except BusyError:
             pass  # the next request for it computes again
+        except OSError as error:  # no memory for a process
+            outcome = _failed(str(error))
+        finally:
+            with self._lock:
+                del self._threads[key]
+                if outcome is not None:
+                    until = time.monotonic() + _RETRY_S if outcome.is_temporary else math.inf
+                    self._outcomes[key] = outcome, until
+                    self._version += 1
+                while len(self._outcomes) > _MAX_KEPT:
+                    self._outcomes.popitem(last=False)
+
+    def _outcome(self, request: RankingRequest) -> Outcome:
+        job = Job(request=request, shared=str(self._volumes.shared), cpu_s=int(COMPUTE_S))
+        result = self._processes.run(job.model_dump_json().encode(), timeout_s=COMPUTE_S)
+        try:
+            return Outcome.model_validate_json(result.output)
         except ValidationError:
-            took = "it took too long" if result.is_late else result.ending
-            outcome = Outcome(reason=f"the ranking could not be computed: {took}")
-        with self._lock:
-            del self._threads[key]
-            if outcome is not None:
-                self._outcomes[key] = outcome
-                self._version += 1
-            while len(self._outcomes) > _MAX_KEPT:
-                self._outcomes.popitem(last=False)
+            return _failed("it took too long" if result.is_late else result.ending)
+
+
+def _failed(cause: str) -> Outcome:
+    return Outcome(reason=f"the ranking could not be computed: {cause}", is_temporary=True)

@@ -15,6 +15,7 @@ from cerebro.figures.ranking.results import (
     Ranking,
     RankingRequest,
     chosen_test,
+    planned_tests,
     ranking_request,
 )
 from dispatcher.read_models.read_model import ReadModel
@@ -24,8 +25,11 @@ MAX_SIZE = 10_000
 
 
 class RankingQuery(Contract):
-    """Test run (default: the newest), metric and mode (default: the fit run's), confidence, and maximum models."""
+    """Fit run (default: any), its test run (default: the newest with values), metric and mode (default: the fit run's),
+    confidence, and maximum models.
+    """
 
+    fit: str = Field("", max_length=60)
     run: str = Field("", max_length=60)
     metric: str = Field("", max_length=200)
     mode: Literal["max", "min", ""] = ""
@@ -65,7 +69,13 @@ class IntervalBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Test run of a query, its ids, and the request; a `reason` instead of a request."""
+    """Test run of a query, all test runs, and the request; a `reason` instead of a request.
+
+    Attributes:
+        created: creation time of the experiment.
+    """
+
+    created: float
 
     runs: tuple[str, ...] = ()
     run: str = ""
@@ -77,19 +87,20 @@ class Choice:
 def choose(read_model: ReadModel, query: RankingQuery) -> Choice:
     """Return the test run of a query and the request of its ranking."""
     state = read_model.state
-    runs = tuple(run.id for run in state.runs.values() if run.kind == "test" and run.plan is not None)
+    runs = tuple(run.id for run in planned_tests(state, query.fit))
+    created = read_model.record.created
     try:
-        run = chosen_test(state, query.run)
+        run = chosen_test(state, query.run, fit=query.fit)
     except NotFoundError as error:
-        return Choice(runs=runs, reason=str(error))
+        return Choice(created=created, runs=runs, reason=str(error))
     fit = getattr(run.plan, "fit", "")
     try:
         request = ranking_request(
             state, run, metric=query.metric, mode=query.mode, confidence=query.confidence
         )
     except DataError as error:
-        return Choice(runs=runs, run=run.id, fit=fit, reason=str(error))
-    return Choice(runs=runs, run=run.id, fit=fit, request=request)
+        return Choice(created=created, runs=runs, run=run.id, fit=fit, reason=str(error))
+    return Choice(created=created, runs=runs, run=run.id, fit=fit, request=request)
 
 
 def view_of(choice: Choice, ranking: Ranking | None, reason: str, size: int) -> RankingView:

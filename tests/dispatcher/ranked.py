@@ -12,14 +12,14 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.tables.whole_tables import write_columns
 from tests.dispatcher.fakes import Bench
-from tests.dispatcher.stories import Story
+from tests.dispatcher.stories import NOW, Story
 
 Values = Mapping[str, npt.NDArray[np.float64]]
 
 
-def add_ranked(bench: Bench, values: Values) -> None:
+def add_ranked(bench: Bench, values: Values, *, began: float = NOW - 300) -> None:
     """Add the experiment ``ranked``, whose models were tested with these values of accuracy per row."""
-    story = Story("ranked")
+    story = Story("ranked", began=began)
     story.workers_join()
     story.etl()
     story.fit(models=len(values))

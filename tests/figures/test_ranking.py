@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.tables.whole_tables import write_columns
 from cerebro.errors import DataError, NotFoundError
 from cerebro.figures.ranking.results import RankedModel, Ranking, RankingRequest, chosen_test, ranking_request
@@ -18,9 +23,9 @@ from cerebro.figures.ranking.row_values import rank_models
 from cerebro.figures.ranking.statistics import (
     MAX_GROUPS,
     RowGroups,
+    better_models,
     bootstrap,
     holm,
-    is_better,
     ranks,
     two_sided,
 )
@@ -31,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def ranking(
-    folder: Path, columns: dict[str, Floats], *, ids: list[int] | None = None, **options: str
+    folder: Path, columns: dict[str, Floats], *, ids: list[int] | None = None, **options: object
 ) -> Ranking:
     """Write one file per model, and rank the models by accuracy."""
     request = RankingRequest.model_validate(
@@ -46,7 +51,7 @@ def ranking(
     for model, values in columns.items():
         rows = ids if ids is not None and model == "m01" else list(range(len(values)))
         write_columns(folder / f"{model}.arrow", {"id": rows, "accuracy": values})
-    return rank_models(request, lambda name: folder / name)
+    return rank_models(request, lambda name: (folder / name).open("rb"))
 
 
 def right(count: int, rows: int = 1000) -> Floats:
@@ -66,7 +71,16 @@ def test_models_that_the_rows_cannot_separate_share_a_rank(tmp_path: Path) -> No
     ]
     assert found.ties() == (("m01", "m02"),)
     assert found.sentences() == ("m01 and m02 are tied (95 %)",)
-    assert str(found).splitlines()[0].split() == ["rank", "model", "accuracy", "95", "%", "interval"]
+    assert str(found).splitlines()[0].split() == [
+        "rank",
+        "model",
+        "accuracy",
+        "95",
+        "%",
+        "interval",
+        "better",
+        "than",
+    ]
     assert "m01 and m02 are tied (95 %)." in str(found)
     best = ranking(tmp_path, columns, mode="min")
     assert [each.model for each in best.models] == ["m00", "m03", "m02", "m01"]
@@ -102,7 +116,7 @@ def test_partitions_are_one_list_of_rows(tmp_path: Path) -> None:
         columns = {"id": list(rows), "accuracy": values[rows.start : rows.stop]}
         write_columns(tmp_path / f"{number}.arrow", columns)
     request = RankingRequest(files={"m00": ("0.arrow", "1.arrow")}, mode="max", resamples=1000)
-    assert rank_models(request, lambda name: tmp_path / name) == whole
+    assert rank_models(request, lambda name: (tmp_path / name).open("rb")) == whole
 
 
 @pytest.mark.parametrize("rows", [500, 3 * MAX_GROUPS + 7])
@@ -184,7 +198,7 @@ def test_equal_values_are_never_different(rows: int, models: int, seed: int) -> 
         mean, sums = groups.residuals(column)
         residuals = np.stack([sums] * models, axis=1)
         estimates = bootstrap(residuals, rows, resamples=200, confidence=0.95, seed=seed)
-        assert not is_better(np.full(models, mean), estimates, 0.95).any()
+        assert not better_models(np.full(models, mean), estimates, 0.95).any()
 
 
 def test_requests_that_cannot_be_answered_name_the_reason(tmp_path: Path) -> None:
@@ -201,7 +215,7 @@ def test_requests_that_cannot_be_answered_name_the_reason(tmp_path: Path) -> Non
     (tmp_path / "m00.arrow").write_bytes(b"no table")
     request = RankingRequest(files={"m00": ("m00.arrow",)}, mode="max")
     with pytest.raises(DataError, match=r"m00\.arrow cannot be read"):
-        rank_models(request, lambda name: tmp_path / name)
+        rank_models(request, lambda name: (tmp_path / name).open("rb"))
 
 
 def test_a_run_without_values_per_row_has_no_ranking() -> None:
@@ -213,16 +227,68 @@ def test_a_run_without_values_per_row_has_no_ranking() -> None:
     assert chosen_test(story.state, "test-1") is run
     with pytest.raises(NotFoundError, match="no planned test run 'test-2'"):
         chosen_test(story.state, "test-2")
+    for options, message in (
+        ({"confidence": 95}, "confidence is 95"),
+        ({"mode": "maximum"}, "mode is 'maximum', expected 'max' if"),
+        ({"seed": -1}, "seed is -1, expected 0 or more"),
+        ({}, "test-1 has not ended: rank its models when it has"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ranking_request(story.state, run, **options)  # type: ignore[arg-type]
+    for task in list(run.tasks.by_key.values()):
+        story.do(task.key, 0, TaskResult(rows=5))
+    story.append(RunFinished(run="test-1", outcome="finished"))
     with pytest.raises(DataError, match=r"no model of test-1 has metrics per row: return cerebro.PerRow"):
         ranking_request(story.state, run)
-    with pytest.raises(DataError, match="confidence is 95"):
-        ranking_request(story.state, run, confidence=95)
+
+
+def test_models_without_values_are_named() -> None:
+    """As after a failure. A later test without values does not replace this one as the default."""
+    story = Story()
+    story.etl()
+    story.fit()
+    run = planned(story, [5], is_whole=True)
+    first, second = (task.key for task in run.tasks.by_key.values())
+    story.do(first, 0, TaskResult(rows=5, output="m00-1.arrow"))
+    story.fail(second, 0, FailureKind.USER_ERROR)
+    story.append(RunFinished(run="test-1", outcome="finished"))
+    request = ranking_request(story.state, run)
+    assert (request.files, request.missing) == ({"m00": ("m00-1.arrow",)}, ("m01",))
+    story.append(
+        RunRequested(run="test-2", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
+        RunStarted(run="test-2", plan=cast(EvaluatePlan, run.plan)),
+    )
+    assert chosen_test(story.state) is run
+    assert chosen_test(story.state, "test-2").id == "test-2"
+    assert chosen_test(story.state, fit="fit-1") is run
+    with pytest.raises(NotFoundError, match="no planned test run yet of models of fit-2"):
+        chosen_test(story.state, fit="fit-2")
+    story.append(RunFinished(run="test-2", outcome="stopped"))
+    with pytest.raises(DataError, match="no model of test-2 was tested completely: test the models again"):
+        ranking_request(story.state, chosen_test(story.state, "test-2"))
+
+
+def test_a_ranking_names_models_without_values(tmp_path: Path) -> None:
+    """They have no rank."""
+    found = ranking(tmp_path, {"m00": right(500)}, missing=("m01",))
+    assert found.sentences() == ("m01 has no values and no rank",)
+    assert found.missing == ("m01",)
+    found = ranking(tmp_path, {"m00": right(500)}, missing=("m01", "m02"))
+    assert found.sentences() == ("m01 and m02 have no values and no rank",)
+
+
+def test_models_of_different_ranks_need_not_be_different() -> None:
+    """Only the first model is better than the third one."""
+    better = np.zeros((3, 3), dtype=bool)
+    better[0, 2] = True
+    assert ranks(np.array([3.0, 2.0, 1.0]), better).tolist() == [1, 1, 2]
 
 
 def test_long_ties_name_the_first_models_only() -> None:
     """A sentence stays short for a thousand models."""
     models = tuple(
-        RankedModel(rank=1, model=f"m{number:03d}", mean=0.5, low=0.4, high=0.6) for number in range(1000)
+        RankedModel(rank=1, better_than=0, model=f"m{number:03d}", mean=0.5, low=0.4, high=0.6)
+        for number in range(1000)
     )
     found = Ranking(
         metric="accuracy",

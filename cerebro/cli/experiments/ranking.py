@@ -18,11 +18,15 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     ranking = commands.add_parser(
         "ranking",
         parents=[common],
-        help="rank tested models; models that the rows cannot separate share a rank",
+        help="rank tested models, with shared ranks for models that the rows cannot separate",
     )
     ranking.add_argument("experiment", metavar="EXPERIMENT")
     ranking.add_argument(
-        "of_run", metavar="RUN", nargs="?", default="", help="such as test-1 (default: the newest test run)"
+        "of_run",
+        metavar="RUN",
+        nargs="?",
+        default="",
+        help="such as test-1 (default: the newest test run with values per row)",
     )
     ranking.add_argument(
         "--metric", default="", help="metric with values per row (default: that of the fit run)"
@@ -50,15 +54,14 @@ def _ranking(options: argparse.Namespace) -> int:
     request = ranking_request(
         state, run, metric=options.metric, mode=options.mode, confidence=options.confidence
     )
-    found = rank_models(request, connection.files.shared)
+    found = rank_models(request, lambda name: connection.files.shared(name).open("rb"))
     if options.json:
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
         return 0
-    cells = [
-        (str(each.rank), each.model, f"{each.mean:.6g}", f"{each.low:.6g} to {each.high:.6g}")
-        for each in found.models
-    ]
-    heads = ("RANK", "MODEL", found.metric.upper(), f"{100 * found.confidence:g} % INTERVAL")
-    for line in (*text.table(heads, cells), *(f"{sentence}." for sentence in found.sentences())):
+    heads, *cells = found.cells()
+    for line in (
+        *text.table([head.upper() for head in heads], cells),
+        *(f"{sentence}." for sentence in found.sentences()),
+    ):
         sys.stdout.write(f"{line}\n")
     return 0

@@ -33,7 +33,7 @@ class TestResult(pd.DataFrame):
         confidence: float = CONFIDENCE,
         seed: int = 0,
     ) -> Ranking:
-        """Rank the models; models that the rows cannot separate share a rank. See `Experiment.ranking`.
+        """Rank the models, with shared ranks for models that the rows cannot separate. See `Experiment.ranking`.
 
         Raises:
             DataError: as of `Experiment.ranking`, or this is a copy of a result.

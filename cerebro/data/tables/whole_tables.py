@@ -129,17 +129,22 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
     return columns
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the columns of a `write_columns` file as arrays; numbers stay in the mapped file.
+def read_arrays(file: BinaryIO, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the columns of a `write_columns` file as arrays.
+
+    Args:
+        name: name of the file for errors.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file is damaged.
+        OSError: the volume cannot be read.
     """
     try:
-        with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
+        table = pa.ipc.open_file(file).read_all()
     except (pa.ArrowException, OSError) as cause:
-        raise DataError(f"{path} cannot be read: {cause}") from cause
+        if isinstance(cause, OSError) and cause.errno is not None:
+            raise
+        raise DataError(f"{name} cannot be read: {cause}") from cause
     return {name: combined(table.column(name)).to_numpy(zero_copy_only=False) for name in table.column_names}
 
 

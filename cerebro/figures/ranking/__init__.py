@@ -1,4 +1,4 @@
-"""Rankings of tested models that share ranks where the rows cannot separate the models.
+"""Rankings of tested models. The rows cannot separate models that share a rank.
 
 `results` has the types that pages, notebooks and the command line show; `statistics` has the bootstrap and the tests;
 `row_values` reads the values per row that a test run stored. NumPy and Arrow are imported by `statistics` and

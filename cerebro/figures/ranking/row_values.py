@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from cerebro.data.tables.whole_tables import read_arrays
 from cerebro.errors import DataError
 from cerebro.figures.ranking.results import RankedModel, Ranking, RankingRequest
-from cerebro.figures.ranking.statistics import MIN_ROWS, Floats, RowGroups, bootstrap, is_better, ranks
+from cerebro.figures.ranking.statistics import (
+    MAX_MODELS,
+    MIN_ROWS,
+    Floats,
+    RowGroups,
+    better_models,
+    bootstrap,
+    ranks,
+)
 
 Table = dict[str, "np.ndarray[Any, Any]"]
 
 
-def rank_models(request: RankingRequest, path_of: Callable[[str], Path]) -> Ranking:
+def rank_models(request: RankingRequest, open_file: Callable[[str], BinaryIO]) -> Ranking:
     """Read the values per row of all models and rank the models.
 
     Args:
-        path_of: returns the path of a file of the shared volume.
+        open_file: opens a file of the shared volume.
 
     Raises:
         DataError: the metric has no values per row or no known direction, models were tested on different rows, there
-            are too few rows, or a file cannot be read.
+            are too few rows or too many models, or a file is damaged.
+        OSError: the volume cannot be read.
     """
+
+    def read(name: str) -> Table:
+        with open_file(name) as file:
+            return read_arrays(file, name)
+
+    if len(request.files) > MAX_MODELS:
+        raise DataError(
+            f"the test has {len(request.files):,} models: rank up to {MAX_MODELS:,} in one test run, such as the best"
+        )
     first = next(iter(request.files.values()))
-    metrics = tuple(name for name in read_arrays(path_of(first[0])) if name != "id")
+    metrics = tuple(name for name in read(first[0]) if name != "id")
     metric = _metric(request, metrics)
     if not request.mode:
         raise DataError(f"it is unknown whether a higher {metric} is better: pass mode='max' or mode='min'")
@@ -35,7 +52,7 @@ def rank_models(request: RankingRequest, path_of: Callable[[str], Path]) -> Rank
     groups: RowGroups | None = None
     means, residuals = [], []
     for model, files in request.files.items():
-        tables = [read_arrays(path_of(name)) for name in files]
+        tables = [read(name) for name in files]
         found, values = _column(tables, "id"), _values(tables, metric, model)
         if ids is None or groups is None:
             ids, groups = found, RowGroups(len(found), request.seed)
@@ -62,7 +79,8 @@ def _ranked(
         residuals, rows, resamples=request.resamples, confidence=request.confidence, seed=request.seed
     )
     scores = means if request.mode == "max" else -means
-    found = ranks(scores, is_better(scores, estimates, request.confidence))
+    better = better_models(scores, estimates, request.confidence)
+    found = ranks(scores, better)
     names = list(request.files)
     order = np.lexsort((-scores, found))
     return Ranking(
@@ -73,10 +91,12 @@ def _ranked(
         seed=request.seed,
         rows=rows,
         metrics=metrics,
+        missing=request.missing,
         models=tuple(
             RankedModel(
                 rank=int(found[index]),
                 model=names[index],
+                better_than=int(better[index].sum()),
                 mean=float(means[index]),
                 low=float(means[index] + estimates.low[index]),
                 high=float(means[index] + estimates.high[index]),

@@ -25,6 +25,8 @@ The standard error then has a relative error of 1 / sqrt(2 * 2048) = 1.6 %, and 
 """
 MIN_ROWS = 20
 """Fewer rows are too few for a bootstrap."""
+MAX_MODELS = 2000
+"""Maximum number of models: comparing all pairs takes about 100 bytes for the square of it, 400 MB."""
 _BLOCK_DRAWS = 1 << 18
 """Maximum number of random draws at once: 2 MB."""
 _FLOOR = 1e-12
@@ -96,7 +98,7 @@ def bootstrap(residuals: Floats, rows: int, *, resamples: int, confidence: float
     return Estimates(low, high, covariance * (correction / resamples), groups - 1)
 
 
-def is_better(scores: Floats, estimates: Estimates, confidence: float) -> npt.NDArray[np.bool_]:
+def better_models(scores: Floats, estimates: Estimates, confidence: float) -> npt.NDArray[np.bool_]:
     """Return for models i and j, at [i, j], whether i is significantly better than j, over all pairs together.
 
     Args:
