@@ -47,7 +47,7 @@ class Rankings:
         """
         key = f"{created} {request.model_dump_json()}"
         with self._lock:
-            if (found := self._kept(key)) is not None:
+            if (found := self._find(key)) is not None:
                 return found
             thread = self._threads.get(key)
             if thread is None:
@@ -57,9 +57,9 @@ class Rankings:
         if wait_s:
             thread.join(wait_s)
         with self._lock:
-            return self._kept(key)
+            return self._find(key)
 
-    def _kept(self, key: str) -> Outcome | None:
+    def _find(self, key: str) -> Outcome | None:
         outcome, until = self._outcomes.get(key, (None, 0.0))
         if outcome is None or time.monotonic() >= until:
             return None

@@ -234,7 +234,7 @@ def test_a_run_without_values_per_row_has_no_ranking() -> None:
         ({}, "test-1 has not ended: rank its models when it has"),
     ):
         with pytest.raises(DataError, match=message):
-            ranking_request(story.state, run, **options)  # type: ignore[arg-type]
+            ranking_request(story.state, run, **options)
     for task in list(run.tasks.by_key.values()):
         story.do(task.key, 0, TaskResult(rows=5))
     story.append(RunFinished(run="test-1", outcome="finished"))
