@@ -52,7 +52,7 @@ from cerebro.errors import (
 )
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import volume_errors_named
-from cerebro.runtime.volumes import checkpoint_file, savepoint_file
+from cerebro.runtime.volumes import checkpoint_file, per_row_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.child.context import PROGRESS_S, BaseHandler, Context
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
@@ -246,8 +246,10 @@ class Handler(BaseHandler):
         # not restore deleted folders. Later sub-epochs find the folder of the first one. The first sub-epoch may start
         # from another model's checkpoint.
         volumes = self._volumes
-        if isinstance(body, PredictTask | EvaluateTask) and body.output:
+        if isinstance(body, PredictTask):
             folder = (volumes.shared / body.output).parent
+        elif isinstance(body, EvaluateTask) and body.kind == "test":
+            folder = (volumes.shared / _per_row_file(body, 1)).parent
         elif isinstance(body, TrainTask):
             folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
             if body.checkpoint is not None and (volumes.checkpoints / body.checkpoint.name).parent == folder:
@@ -449,15 +451,17 @@ class Handler(BaseHandler):
         metrics: Measured = {}
         per_row: PerRowValues = {}
         is_part = isinstance(body, EvaluateTask) and body.split == "train"
-        output = body.output
+        output = ""
         if isinstance(body, EvaluateTask):
             metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed, per_row=per_row)
             self._context.raise_if_ended()
-            # Each attempt writes its own file, as for checkpoints; the committed result names one.
-            output = f"{body.output}-{attempt}.arrow" if body.output and per_row else ""
-            if output:
+            if per_row and body.kind == "test":
+                output = _per_row_file(body, attempt)
                 write_per_row(self._volumes.shared / output, loader.stored_ids(), per_row)
+                for earlier in range(1, attempt):  # can't be committed any more
+                    (self._volumes.shared / _per_row_file(body, earlier)).unlink(missing_ok=True)
         else:
+            output = body.output
             with predicting(spec, trainee, feed, body.hyperparams, seed=seed) as returned:
                 write_predictions(self._volumes.shared / body.output, loader.stored_ids(), returned)
         self._context.device_memory.check()
@@ -628,3 +632,13 @@ def _gpus() -> range:
     """The task's GPUs; empty until user code uses CUDA."""
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return range(torch.cuda.device_count() if is_used else 0)
+
+
+def _per_row_file(body: EvaluateTask, attempt: int) -> str:
+    return per_row_file(
+        experiment=body.experiment,
+        run=body.run,
+        model=body.model,
+        partition=next(iter(body.partitions), 0),
+        attempt=attempt,
+    )

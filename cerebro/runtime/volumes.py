@@ -159,6 +159,15 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
     return f"datasets/{dataset}/failed/{split}-{partition:04d}.json"
 
 
+def per_row_file(*, experiment: str, run: str, model: str, partition: int, attempt: int) -> str:
+    """Path of a test's metrics per row on the shared volume, beside predictions. Each attempt has its own file.
+
+    Args:
+        partition: first partition of the task.
+    """
+    return f"predictions/{experiment}/{run}/{model}-{partition:04d}-{attempt}.arrow"
+
+
 def checkpoint_file(
     *, sub_epoch: int, epoch: int, partition: int, attempt: int, other_partitions: Sequence[int] = ()
 ) -> str:

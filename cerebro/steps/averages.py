@@ -17,7 +17,7 @@ Sums = dict[str, list[Any]]
 """Metric name -> sum over rows and number of rows, or the two terms of a ratio and "ratio"."""
 
 RowValues = dict[str, list["torch.Tensor | None"]]
-"""Metric name -> per batch one value for each row, or `None`."""
+"""Metric name -> per batch one value for each row, or `None`. A batch of one row may have a tensor without axes."""
 
 _RATIO = "ratio"
 
@@ -94,8 +94,11 @@ def add(
         if rows:
             entry[:2] = _plus(entry[0], total), _plus(entry[1], count)
             if values is not None:
-                is_per_row = isinstance(value, torch.Tensor) and tuple(value.shape) == (rows,)
-                values.setdefault(name, []).append(value.detach() if is_per_row else None)
+                is_per_row = isinstance(value, torch.Tensor) and (
+                    tuple(value.shape) == (rows,) or (rows == 1 and not value.ndim)
+                )
+                # A copy, because a view would keep the memory of the whole batch.
+                values.setdefault(name, []).append(value.detach().clone() if is_per_row else None)
     return means
 
 
@@ -118,6 +121,7 @@ def per_row(values: RowValues, rows: int) -> dict[str, PerRow]:
     found: dict[str, PerRow] = {}
     for name, batches in values.items():
         tensors = [batch for batch in batches if batch is not None]
-        if len(tensors) == len(batches) and sum(len(tensor) for tensor in tensors) == rows:
-            found[name] = PerRow(torch.cat(tensors))
+        has_axis = any(tensor.ndim for tensor in tensors)  # else the metric may be a mean
+        if has_axis and len(tensors) == len(batches) and sum(tensor.numel() for tensor in tensors) == rows:
+            found[name] = PerRow(torch.cat([tensor.reshape(-1) for tensor in tensors]))
     return found

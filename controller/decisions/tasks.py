@@ -225,12 +225,10 @@ def _evaluate(
         "partitions": tuple(sorted(run.plan.partitions)) if key.partition is None else (key.partition,),
         "checkpoint": checkpoint,
     }
-    output = f"predictions/{record.name}/{run.id}/{key.model}"
-    if key.partition is not None:
-        output += f"-{key.partition:04d}"
     if run.request.kind == "test":
-        return EvaluateTask(**fields, kind="test", **where, output=output)
-    return PredictTask(**fields, **where, output=f"{output}.arrow")
+        return EvaluateTask(**fields, kind="test", **where)
+    output = f"predictions/{record.name}/{run.id}/{key.model}-{key.partition:04d}.arrow"
+    return PredictTask(**fields, **where, output=output)
 
 
 def _model_fields(

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cerebro import Ratio
 from cerebro.data.loader import PartitionLoader
+from cerebro.steps import averages
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.comparison import differences, trained
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
@@ -90,3 +92,17 @@ def test_a_metric_per_row_is_exact(partitions: list[Path]) -> None:
     assert {name: values.tolist() for name, values in per_row.items()} == {
         "per_row": correct.double().tolist()
     }
+
+
+def test_a_last_batch_of_one_row_may_have_no_axis() -> None:
+    """As after `squeeze()`; a mean of each batch is still no metric per row. The batch's memory is not kept."""
+    sums: averages.Sums = {}
+    values: averages.RowValues = {}
+    right = torch.tensor([1.0, 0.0, 1.0])
+    for rows, one in ((2, right[:2]), (1, right[2])):
+        averages.add(sums, {"right": one, "mean": one.mean()}, rows, "validation_step", values=values)
+    found = averages.per_row(values, 3)
+    assert list(found) == ["right"]
+    assert found["right"].values.tolist() == [1.0, 0.0, 1.0]
+    assert [one.untyped_storage().nbytes() for one in values["right"] if one is not None] == [8, 4]
+    assert not averages.per_row({"mean": [torch.tensor(0.5)]}, 1)

@@ -244,8 +244,6 @@ class EvaluateTask(ModelTask):
     split: Split
     partitions: tuple[int, ...]
     checkpoint: CheckpointRef
-    output: str = Field("", exclude_if=lambda name: not name)
-    """File for metrics per row, relative to the shared volume and without its ending; empty: don't keep them."""
 
 
 class PredictTask(ModelTask):

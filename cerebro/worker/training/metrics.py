@@ -91,6 +91,10 @@ def total_per_row(values: np.ndarray[Any, Any]) -> Ratio:
 
 def _per_row(metric: PerRow, name: str, rows: int) -> np.ndarray[Any, Any]:
     column = metric.values
+    if has_masked(column):
+        raise MetricError(
+            f"test() returned masked values of {name!r}, which stand for no numbers: return one number for each row"
+        )
     if hasattr(column, "detach"):
         column = column.detach().cpu().double().numpy()
     try:
@@ -112,6 +116,12 @@ def _per_row(metric: PerRow, name: str, rows: int) -> np.ndarray[Any, Any]:
         raise NonFiniteMetricError(
             f"{name} is NaN or infinite for {bad} of {rows} rows in evaluation: the model is given up. Check the "
             "inputs for NaN (empty cells), or lower the learning rate"
+        )
+    with np.errstate(over="ignore"):
+        is_too_large = np.abs(values).sum() > MOST
+    if is_too_large:
+        raise MetricError(
+            f"test() returned values of {name!r} whose sum exceeds {MOST:g}: divide them by the same number"
         )
     return values
 

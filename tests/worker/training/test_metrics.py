@@ -148,6 +148,9 @@ def test_a_metric_per_row_is_its_mean(values: Any) -> None:
         (1.0, MetricError, "a float as the values per row of 'm'"),
         (["a", "b", "c"], MetricError, "a list as the values per row of 'm'"),
         ([[1.0], [1.0, 2.0], [3.0]], MetricError, "a list as the values per row of 'm'"),
+        (np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]), MetricError, "masked values of 'm'"),
+        ([1e308] * 3, MetricError, r"values of 'm' whose sum exceeds 1e\+300: divide them"),
+        ([1e300, -1e300, 0.0], MetricError, "values of 'm' whose sum exceeds"),
         ([1.0, float("nan"), float("inf")], NonFiniteMetricError, "m is NaN or infinite for 2 of 3 rows"),
     ],
 )
