@@ -311,7 +311,13 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         )
         code = kvs.put_code(encode(spec, author=author()))
         request = fit_request(
-            code.sha256, search_request, models, options, technique_fields=technique_fields, goal=goal
+            code.sha256,
+            search_request,
+            models,
+            options,
+            space=search_space,
+            technique_fields=technique_fields,
+            goal=goal,
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:

@@ -28,6 +28,7 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import NewModel, ParentCheckpoint
+from cerebro.contract.search import Space
 from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.search.sampling import applicable
@@ -143,7 +144,7 @@ def _problems_of_added(command: Command, run: Run) -> list[Problem]:
         error = SearchSpaceError("no models to add: give a list of configurations, such as [{'lr': 0.01}]")
         return [Problem(part=part, error=error)]
     wrong = [problem for each in command.configurations for problem in _unrepresentable(part, each)]
-    if known := _known_names(run):
+    if known := known_names(run):
         unknown = dict.fromkeys(name for each in command.configurations for name in each if name not in known)
         wrong += [Problem(part=part, name=name, error=_unknown(run.id, known, name)) for name in unknown]
     wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
@@ -152,14 +153,19 @@ def _problems_of_added(command: Command, run: Run) -> list[Problem]:
     ]
 
 
+def cloned_hyperparams(run: Run, model: Model, changed: Mapping[str, Any]) -> Hyperparameters:
+    """Return the hyperparameters of a clone: those of its parent that still apply, and the changed ones.
+
+    Raises:
+        ValueError: JSON cannot represent a changed value exactly.
+    """
+    values = _plain(changed)
+    return {**applicable(_space(run), {**model.hyperparams, **values}), **values}
+
+
 def _clone(command: Command, run: Run, model: Model) -> NewModel:
-    search, changed = run.fit_request.search, _plain(command.hyperparams)
-    merged = {**model.hyperparams, **changed}
-    if search is not None:
-        # The parent may have hyperparameters whose conditions the clone doesn't meet.
-        merged = {**applicable(search.space, merged), **changed}
     return NewModel(
-        hyperparams=merged,
+        hyperparams=cloned_hyperparams(run, model, command.hyperparams),
         epochs=command.epochs or model.epochs,
         checkpoint=ParentCheckpoint.model_validate({"model": model.id, "at": command.at})
         if command.warm
@@ -170,7 +176,7 @@ def _clone(command: Command, run: Run, model: Model) -> NewModel:
 
 
 def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem]:
-    wrong = _problems_of_values(command, model, _known_names(run))
+    wrong = _problems_of_values(command, model, known_names(run))
     wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
     at = command.at
     is_epoch = isinstance(at, int) and not isinstance(at, bool) and at >= 1
@@ -185,7 +191,11 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
     if wrong:
         return wrong
     new = _clone(command, run, model)
-    wrong = _problems_of_size("hyperparams", run, new.hyperparams)
+    wrong = [
+        Problem(part="hyperparams", name=name, error=SearchSpaceError(f"{reason}: give its value as well"))
+        for name, reason in _missing(run, model, new.hyperparams)
+    ]
+    wrong += _problems_of_size("hyperparams", run, new.hyperparams)
     if problem := added_models.parent_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
     elif problem := added_models.epochs_refusal(run, new):
@@ -206,6 +216,8 @@ def _problems_of_change(command: Command, run: Run, model: Model) -> list[Proble
         values = ", ".join(f"{name}={value!r}" for name, value in command.hyperparams.items())
         why = f"{model.id} has {values or 'nothing else'} already: give a value that differs"
         return [_refused(command.kind, why, part="hyperparams")]
+    if missing := [reason for _, reason in _missing(run, model, hyperparams)]:
+        return [_refused(command.kind, f"{missing[0]}: clone {model.id} instead", part="hyperparams")]
     return _problems_of_size("hyperparams", run, hyperparams) if "batch_size" in command.hyperparams else []
 
 
@@ -265,11 +277,27 @@ def _problems_of_values(command: Command, model: Model, known: Collection[str]) 
     return found
 
 
-def _known_names(run: Run) -> dict[str, None]:
+def known_names(run: Run) -> dict[str, None]:
     """Return the names of hyperparameters in a fit's models and its search space."""
+    return dict.fromkeys(_space(run)) | dict.fromkeys(
+        name for model in run.models.values() for name in model.hyperparams
+    )
+
+
+def _space(run: Run) -> Space:
+    """Return the search space with its conditions; empty for a fit without a search and without conditions."""
     search = run.fit_request.search
-    searched = dict.fromkeys(search.space if search is not None else ())
-    return searched | dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
+    return run.fit_request.space or (search.space if search is not None else {})
+
+
+def _missing(run: Run, model: Model, hyperparams: Hyperparameters) -> Iterator[tuple[str, str]]:
+    """Yield the hyperparameters that new values require and the model lacks, each with the reason."""
+    for name, distribution in _space(run).items():
+        if name not in hyperparams and distribution.applies(hyperparams):
+            if distribution.applies(model.hyperparams):
+                continue  # the model trains without it
+            parents = ", ".join(f"{parent}={hyperparams[parent]!r}" for parent in distribution.when)
+            yield name, f"a model with {parents} also needs {name!r}"
 
 
 def _unknown(owner: str, known: Collection[str], name: str) -> NotFoundError:

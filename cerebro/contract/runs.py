@@ -14,7 +14,7 @@ from cerebro.contract.failure_rules import RulesOfRun
 from cerebro.contract.parallel_plans import FUSED, MAX_GANG_SIZE, ParallelPlan, TechniqueChoice
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import SearchRequest
+from cerebro.contract.search import SearchRequest, Space
 
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
 """Name of a project, or empty."""
@@ -76,6 +76,8 @@ class FitRequest(_RunRequest):
     code: Sha256
     models: tuple[Hyperparameters, ...]
     """Configurations. A search may start without any."""
+    space: Space = Field(default_factory=dict, exclude_if=lambda space: not space)
+    """Search space of `models`, if it has conditions, so clones follow them. A search has its own space."""
     epochs: int = Field(ge=1)
     metric: str = Field(min_length=1)
     mode: Literal["min", "max"]

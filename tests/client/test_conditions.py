@@ -14,12 +14,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cerebro import ASHA, PBT, choice, loguniform, randint, uniform
+from cerebro.client.requests.run_requests import FitOptions, fit_request
 from cerebro.client.search import configurations
 from cerebro.client.search.grid import grid_size
 from cerebro.client.search.requests import search_request
 from cerebro.client.search.space import space_data
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import RandInt, SearchRequest, Space, Uniform
+from cerebro.contract.runs import FitRequest, Goal
+from cerebro.contract.search import FixedProcedure, RandInt, SearchRequest, Space, Uniform
 from cerebro.errors import SearchSpaceError
 from cerebro.search.grids import num_values, value_at
 
@@ -300,3 +302,23 @@ def test_a_request_with_conditions_is_stored_and_read() -> None:
     assert SearchRequest.model_validate_json(request.model_dump_json()) == request
     assert RandInt(low=1, high=2).model_dump() == {"kind": "randint", "low": 1, "high": 2}
     assert Uniform(low=1, high=2).model_dump() == {"kind": "uniform", "low": 1.0, "high": 2.0}
+
+
+def test_a_fit_of_listed_models_stores_a_space_with_conditions() -> None:
+    """Clones follow them. A search has its own space, and requests without conditions are as before."""
+    space = {"net": choice("cnn", "vit"), "patch": choice(4, 8).when(net="vit"), "batch_size": 1}
+    plain = {"lr": [0.1], "batch_size": 1}
+    options = FitOptions(metric="loss", mode="min")
+
+    def stored(space: Any, search: SearchRequest | None = None) -> FitRequest:
+        request = fit_request(
+            "0" * 64, search, configurations(space), options, space=space, technique_fields={}, goal=Goal()
+        )
+        assert FitRequest.model_validate_json(request.model_dump_json()) == request
+        return request
+
+    assert stored(space).space == space_data(space)
+    assert stored(space, SearchRequest(procedure=FixedProcedure())).space == space_data(space)
+    assert stored(space, search_request(space, search=ASHA(), samples=9, epochs=9)).space == {}
+    for without in (plain, [{"lr": 0.1, "batch_size": 1}], {"lr": choice(0.1), "batch_size": 1}):
+        assert "space" not in stored(without).model_dump()

@@ -20,7 +20,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.search import ChoiceOf, Random, SearchRequest
+from cerebro.contract.search import ChoiceOf, FixedProcedure, Random, SearchRequest, Space
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import (
     BadRequestError,
@@ -71,21 +71,22 @@ def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Stor
         assert story.model(warm).hyperparams_of(sub_epochs) == {"batch_size": 1, "lr": 0.9}
 
 
-def test_a_clone_has_the_hyperparameters_that_apply() -> None:
+NETS: Space = {
+    "batch_size": ChoiceOf(values=(1,)),
+    "net": ChoiceOf(values=("cnn", "vit")),
+    "patch": ChoiceOf(values=(4, 8), when={"net": ("vit",)}),
+}
+GRID, RULES = {"space": NETS}, {"space": NETS, "search": SearchRequest(procedure=FixedProcedure())}
+SEARCH = {"search": SearchRequest(procedure=Random(), space=NETS, samples=9)}
+
+
+@pytest.mark.parametrize("of", [GRID, RULES, SEARCH], ids=["grid", "stop rules", "search"])
+def test_a_clone_has_the_hyperparameters_that_apply(of: dict[str, Any]) -> None:
     """It may name one that its parent lacks, and loses one whose condition it does not meet."""
     story = Story()
-    search = SearchRequest(
-        procedure=Random(),
-        space={
-            "batch_size": ChoiceOf(values=(1,)),
-            "net": ChoiceOf(values=("cnn", "vit")),
-            "patch": ChoiceOf(values=(4, 8), when={"net": ("vit",)}),
-        },
-        samples=9,
-    )
     cnn: Hyperparameters = {"batch_size": 1, "net": "cnn"}
     vit: Hyperparameters = {"batch_size": 1, "net": "vit", "patch": 4}
-    story.fit(hyperparams={"m00": cnn, "m01": vit}, search=search)
+    story.fit(hyperparams={"m00": cnn, "m01": vit}, **of)
     for model, values, expected in (
         ("m00", {"net": "vit", "patch": 8}, {**vit, "patch": 8}),
         ("m01", {"net": "cnn"}, cnn),
@@ -99,6 +100,21 @@ def test_a_clone_has_the_hyperparameters_that_apply() -> None:
             story.state,
             by=BY,
         )
+    with pytest.raises(
+        SearchSpaceError, match="a model with net='vit' also needs 'patch': give its value as well"
+    ):
+        give_command(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"net": "vit"})
+    with pytest.raises(ConflictError, match="a model with net='vit' also needs 'patch': clone m00 instead"):
+        give_command(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"net": "vit"})
+
+
+def test_a_model_that_trains_without_a_hyperparameter_is_cloned_without_it() -> None:
+    """A user may have added it so on purpose."""
+    story = Story()
+    bare: Hyperparameters = {"batch_size": 1, "net": "vit"}
+    story.fit(hyperparams={"m00": bare}, space=NETS)
+    (clone,) = give_command(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"batch_size": 2}).added
+    assert story.model(clone).hyperparams == {**bare, "batch_size": 2}
 
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:

@@ -20,7 +20,7 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
-from cerebro.contract.search import SearchRequest
+from cerebro.contract.search import SearchRequest, Space
 from cerebro.contract.tasks.bodies import KINDS
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import Failure, FailureKind
@@ -119,6 +119,7 @@ class Story:
         max_attempts: int = 3,
         parallel_plans: tuple[ParallelPlan, ...] = (),
         search: SearchRequest | None = None,
+        space: Space | None = None,
     ) -> Run:
         """Start the fit run ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
@@ -133,6 +134,7 @@ class Story:
                     mode=mode,
                     max_attempts=max_attempts,
                     search=search,
+                    space=space or {},
                 ),
             ),
             RunStarted(

@@ -166,7 +166,13 @@ class _Reader:
             )
         code = self._encoded(file.fit.spec).sha256
         return fit_request(
-            code, search_request, models, options, technique_fields=technique_fields, goal=fit_goal
+            code,
+            search_request,
+            models,
+            options,
+            space=file.fit.space,
+            technique_fields=technique_fields,
+            goal=fit_goal,
         )
 
     def _encoded(self, text: str) -> CodeRecord:

@@ -15,7 +15,13 @@ from typing import Any, Literal
 from cerebro.client.connection import author
 from cerebro.client.limits import Limits, wait_limit_s
 from cerebro.client.requests.techniques import Parallelism
-from cerebro.client.search import SearchSpace, configurations, first_configuration, requests
+from cerebro.client.search import (
+    SearchSpace,
+    conditional_space,
+    configurations,
+    first_configuration,
+    requests,
+)
 from cerebro.client.search.requests import Search, UserProcedure
 from cerebro.contract.failure_rules import OF_RUNS, FailureRule, checked
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
@@ -233,6 +239,7 @@ def fit_request(
     models: Iterable[Hyperparameters],
     options: FitOptions,
     *,
+    space: SearchSpace,
     technique_fields: Mapping[str, Any],
     goal: Goal,
 ) -> FitRequest:
@@ -243,6 +250,7 @@ def fit_request(
         search_request: search request of `resolve_fit`.
         models: models of `resolve_fit`.
         options: options of `run_fit`.
+        space: search space of `resolve_fit`.
         technique_fields: result of `techniques.resolve_techniques`.
         goal: result of `limits.goal`.
     """
@@ -251,6 +259,7 @@ def fit_request(
     return FitRequest(
         code=code,
         models=tuple(models),
+        space=conditional_space(space) if search_request is None or not search_request.space else {},
         search=search_request,
         epochs=options.epochs,
         metric=options.metric,

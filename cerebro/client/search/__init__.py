@@ -9,11 +9,12 @@ procedure, sampler, stop rules and limits. The classes themselves (`ASHA`, `TPE`
 from __future__ import annotations
 
 from cerebro.client.search.distributions import choice, loguniform, randint, uniform
-from cerebro.client.search.space import SearchSpace, configurations, first_configuration
+from cerebro.client.search.space import SearchSpace, conditional_space, configurations, first_configuration
 
 __all__ = [
     "SearchSpace",
     "choice",
+    "conditional_space",
     "configurations",
     "first_configuration",
     "loguniform",

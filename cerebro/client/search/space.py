@@ -104,6 +104,14 @@ def space_data(space: Mapping[str, Any]) -> Space:
     return distributions
 
 
+def conditional_space(space: SearchSpace) -> Space:
+    """Return the distributions of a search space with conditions; without conditions an empty space."""
+    has_conditions = isinstance(space, Mapping) and any(
+        isinstance(value, Distribution) and value.data.when for value in space.values()
+    )
+    return space_data(space) if isinstance(space, Mapping) and has_conditions else {}
+
+
 def _distribution(name: str, value: Any) -> data.Distribution:
     if isinstance(value, Distribution):
         return value.data
