@@ -15,7 +15,7 @@ from cerebro.commands.command import Command
 from cerebro.commands.command_events import problems_of
 from cerebro.commands.rules import DOES, CommandKind
 from cerebro.commands.selection import chosen_fit, find_model
-from cerebro.commands.training_config import Problem
+from cerebro.commands.training_config import Problem, cloned_hyperparams, known_names
 from cerebro.commands.values import text_of
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.runs import NewModel, ParentCheckpoint
@@ -52,7 +52,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One changed value as typed. `old_value` is empty for a new value."""
+    """One changed value as typed. `old_value` is empty for a new value, `new_value` for a dropped hyperparameter."""
 
     model: str
     name: str
@@ -111,7 +111,7 @@ def model_form_view(state: ExperimentState, form: ModelForm) -> ModelFormView:
         raise BadRequestError(
             "no model is selected: open the form from a model's page, or select models in the table"
         )
-    values = tuple(_new_values(run, form) if is_new else _values(models[0], form))
+    values = tuple(_new_values(run, form) if is_new else _values(run, models[0], form))
     command, problems, refusal = _evaluate(state, run, form, values)
     invalid = {*problems, *(field.name for field in values if field.key in problems)}
     is_requested = form.is_touched or form.kind is CommandKind.CLONE_MODEL  # an identical clone is allowed
@@ -140,26 +140,36 @@ def model_form_view(state: ExperimentState, form: ModelForm) -> ModelFormView:
 # --- fields --------------------------------------------------------------------------------------
 
 
-def _values(model: Model, form: ModelForm) -> Iterator[Field]:
+def _values(run: Run, model: Model, form: ModelForm) -> Iterator[Field]:
+    """Yield a field for each hyperparameter of the model; for a clone also empty ones for the run's others."""
     if form.kind not in (CommandKind.CLONE_MODEL, CommandKind.CHANGE_MODEL):
         return
-    unknown = (name for name in form.values if name not in model.hyperparams)
-    for number, name in enumerate([*model.hyperparams, *unknown]):
-        was = text_of(model.hyperparams[name]) if name in model.hyperparams else ""
-        yield Field(key=f"value-{number}", name=name, text=form.values.get(name, was), was=was)
+    others = _known_values(run) if form.kind is CommandKind.CLONE_MODEL else {}
+    for number, name in enumerate(dict.fromkeys([*model.hyperparams, *others, *form.values])):
+        has_value = name in model.hyperparams
+        was = text_of(model.hyperparams[name]) if has_value else ""
+        hint = "" if has_value else _values_hint(others.get(name, {}))
+        yield Field(key=f"value-{number}", name=name, text=form.values.get(name, was), was=was, hint=hint)
 
 
 def _new_values(run: Run, form: ModelForm) -> Iterator[Field]:
-    """Yield a field for each hyperparameter of the run's models. A value that all models share is filled in."""
-    known: dict[str, dict[str, JsonValue]] = {}
-    for model in run.models.values():
-        for name, value in model.hyperparams.items():
-            known.setdefault(name, {})[text_of(value)] = value
+    """Yield a field for each hyperparameter of the run. A value that all models share is filled in."""
+    known = _known_values(run)
     for number, name in enumerate(known | dict.fromkeys(form.values)):
         values = known.get(name, {})
-        text = form.values.get(name, next(iter(values)) if len(values) == 1 else "")
-        hint = _values_hint(values) if len(values) > 1 else ""
+        is_shared = len(values) == 1 and all(name in model.hyperparams for model in run.models.values())
+        text = form.values.get(name, next(iter(values)) if is_shared else "")
+        hint = "" if is_shared else _values_hint(values)
         yield Field(key=f"value-{number}", name=name, text=text, was="", hint=hint)
+
+
+def _known_values(run: Run) -> dict[str, dict[str, JsonValue]]:
+    """Return the values of the run's models by text, for each of its hyperparameters."""
+    known: dict[str, dict[str, JsonValue]] = {name: {} for name in known_names(run)}
+    for model in run.models.values():
+        for name, value in model.hyperparams.items():
+            known[name][text_of(value)] = value
+    return known
 
 
 def _values_hint(values: Mapping[str, JsonValue]) -> str:
@@ -263,15 +273,19 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
                 old_value="",
                 new_value=text_of(command.epochs or run.fit_request.epochs),
             )
+    changed = {name: value for name, value in command.hyperparams.items() if name not in invalid}
     for model in models:
-        for name, value in command.hyperparams.items():
-            old_value = model.hyperparams.get(name)
-            if (
-                name in model.hyperparams
-                and name not in invalid
-                and not is_same({name: old_value}, {name: value})
-            ):
-                yield Line(model=model.id, name=name, old_value=text_of(old_value), new_value=text_of(value))
+        old = model.hyperparams
+        new = (
+            cloned_hyperparams(run, model, changed)
+            if command.kind is CommandKind.CLONE_MODEL
+            else {**old, **changed}
+        )
+        for name in dict.fromkeys([*old, *new]):
+            before, after = ({name: each[name]} if name in each else {} for each in (old, new))
+            if not is_same(before, after):
+                old_value, new_value = ("".join(map(text_of, each.values())) for each in (before, after))
+                yield Line(model=model.id, name=name, old_value=old_value, new_value=new_value)
         if command.epochs is not None and command.epochs != model.epochs and "epochs" not in invalid:
             yield Line(
                 model=model.id, name="epochs", old_value=str(model.epochs), new_value=text_of(command.epochs)

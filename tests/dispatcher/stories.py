@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cerebro.contract.events import (
     Event,
     RunFinished,
@@ -34,6 +36,7 @@ from cerebro.contract.runs import (
     FitRequest,
     PartitionPlan,
 )
+from cerebro.contract.search import Space
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.results import TaskResult
@@ -173,6 +176,23 @@ def status(worker: str, *, silent_s: float = 0.4, running: str | None = None) ->
     """Build the latest report of a registered worker."""
     known = WorkerRecord(worker=worker, incarnation="a", weight=1, cores=1, kinds=("train",))
     return WorkerStatus(record=known, silent_s=silent_s, running=running)
+
+
+def fit_of(models: Sequence[Hyperparameters], *, name: str = "nets", space: Space | None = None) -> Story:
+    """Train these models for one epoch."""
+    story = Story(name)
+    story.workers_join()
+    story.etl()
+    request = FitRequest(
+        code=CODE, models=tuple(models), space=space or {}, epochs=1, metric="accuracy", mode="max"
+    )
+    story.append(RunRequested(run="fit-1", request=request, author="ada"))
+    planned = {f"m{number:02}": each for number, each in enumerate(models)}
+    plan = FitPlan(dataset="d1", models=planned, partitions={0: 898, 1: 898})
+    story.append(RunStarted(run="fit-1", plan=plan))
+    for model in planned:
+        story.train(model, 1)
+    return story
 
 
 def running_story(name: str = "digits", **changes: object) -> Story:

@@ -8,13 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.figures.parallel_axes import hyperparameter_axis
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.serving import serving
-from tests.dispatcher.stories import CODE, Story
+from tests.dispatcher.stories import Story, fit_of
 from tests.e2e.browser import Complaints, settle, sign_in, window
 
 if TYPE_CHECKING:
@@ -39,18 +37,7 @@ PLACE = """([axis, place]) => {
 
 def story() -> Story:
     """Four models of one epoch, two without momentum."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    request = FitRequest(code=CODE, models=MODELS, epochs=1, metric="accuracy", mode="max")
-    story.append(RunRequested(run="fit-1", request=request, author="ada"))
-    models = {f"m{i:02}": given for i, given in enumerate(MODELS)}
-    story.append(
-        RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898}))
-    )
-    for model in models:
-        story.train(model, 1)
-    return story
+    return fit_of(MODELS, name="digits")
 
 
 def test_an_axis_marks_the_category_of_absent_values() -> None:

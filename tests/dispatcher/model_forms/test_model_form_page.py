@@ -13,9 +13,11 @@ from cerebro.contract.events import (
     ModelStopRequested,
     PriorityChanged,
 )
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.search import ChoiceOf, Space
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import running_story
+from tests.dispatcher.stories import fit_of, running_story
 
 AT = "/experiments/digits"
 
@@ -331,3 +333,56 @@ def test_a_missing_start_checkpoint_stays_selected(bench: Bench, browser: Browse
     before = len(bench.store.logs["digits"])
     assert send(browser, "clone", fields)[0] == 422
     assert len(bench.store.logs["digits"]) == before
+
+
+@pytest.fixture
+def conditional(bench: Bench) -> Browser:
+    """Open a browser on a grid whose ViT has a patch size and whose CNN has a kernel size; m00 is the CNN."""
+    space: Space = {
+        "net": ChoiceOf(values=("cnn", "vit")),
+        "kernel": ChoiceOf(values=(3,), when={"net": ("cnn",)}),
+        "patch": ChoiceOf(values=(4, 8), when={"net": ("vit",)}),
+        "batch_size": ChoiceOf(values=(32,)),
+    }
+    models: tuple[Hyperparameters, ...] = (
+        {"net": "cnn", "kernel": 3, "batch_size": 32},
+        {"net": "vit", "patch": 4, "batch_size": 32},
+        {"net": "vit", "patch": 8, "batch_size": 32},
+    )
+    bench.store.add(fit_of(models, space=space))
+    return bench.signed_in()
+
+
+CLONE_OF_CNN = "/experiments/nets/clone?model=m00"
+
+
+def test_a_clone_gets_and_loses_hyperparameters(bench: Bench, conditional: Browser) -> None:
+    """The form has a field for each hyperparameter of the space; an empty one is not sent."""
+    first = conditional.get(CLONE_OF_CNN).text
+    assert "patch others have 4, 8" in text_of(first)
+    fields = sent(first) | {"hp.net": "vit", "step": "review"}
+    refused = conditional.post(CLONE_OF_CNN, fields, form=CLONE_OF_CNN)
+    assert refused.status_code == 422
+    said = refused.text.partition('name="hp.patch"')[2].partition("</div>")[0]
+    assert "net='vit' also needs 'patch'" in text_of(said)
+    answer = conditional.post(CLONE_OF_CNN, fields | {"hp.patch": "8"}, form=CLONE_OF_CNN)
+    assert answer.status_code == 200
+    shown = difference(answer.text)
+    assert "It differs from m00 in 3 values" in shown
+    assert "net cnn vit kernel 3 \N{EN DASH} patch \N{EN DASH} 8" in shown
+    sends = sent(answer.text) | {"step": "send"}
+    assert conditional.post(CLONE_OF_CNN, sends, form=CLONE_OF_CNN).status_code == 303
+    event = bench.store.logs["nets"][-1]
+    assert isinstance(event, ModelsAdded)
+    assert event.models[0].hyperparams == {"net": "vit", "batch_size": 32, "patch": 8}
+
+
+def test_a_new_model_has_fields_for_the_whole_space(conditional: Browser) -> None:
+    """A value that only some models have is a hint, not the default."""
+    fields = sent(conditional.get("/experiments/nets/add").text)
+    assert {name: fields[name] for name in fields if name.startswith("hp.")} == {
+        "hp.net": "",
+        "hp.kernel": "",
+        "hp.patch": "",
+        "hp.batch_size": "32",
+    }
