@@ -291,9 +291,9 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
                 model=model.id, name="epochs", old_value=str(model.epochs), new_value=text_of(command.epochs)
             )
         if command.priority and "priority" not in invalid:
-            old, new = shown(model.priority), shown(parse(command.priority))
-            if old != new:
-                yield Line(model=model.id, name="priority", old_value=old, new_value=new)
+            old_priority, new_priority = shown(model.priority), shown(parse(command.priority))
+            if old_priority != new_priority:
+                yield Line(model=model.id, name="priority", old_value=old_priority, new_value=new_priority)
         if command.kind is CommandKind.CLONE_MODEL and "start" not in invalid:
             at = {"last": "its last state", "best": "its best epoch"}.get(
                 str(command.at), f"epoch {command.at}"
