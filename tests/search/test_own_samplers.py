@@ -10,7 +10,7 @@ import pytest
 
 from cerebro import ASHA, PBT, choice, loguniform, randint, uniform
 from cerebro.client.search.requests import search_request
-from cerebro.contract.records import CodeRecord
+from cerebro.contract.records import CodeRecord, Hyperparameters
 from cerebro.contract.search import OwnSampler, RandomSampler, Space
 from cerebro.errors import SearchError
 from cerebro.search import Past
@@ -218,6 +218,39 @@ def test_the_suite_has_conditions() -> None:
     ]
     with pytest.raises(SearchError, match="without act: add its value, because its conditions"):
         check_sampler(Negligent, SPACE)
+
+
+class Multiplying:
+    """Computes the third value of a range by floating point, 0.30000000000000004, and keeps its history."""
+
+    def __init__(self) -> None:
+        self.history: list[Hyperparameters] = []
+
+    def suggest(
+        self, space: Mapping[str, Any], history: Sequence[Past], numbers: Sequence[int], seed: int
+    ) -> list[Any]:
+        self.history = [past.hyperparams for past in history]
+        return [{"drop": 0.1 * 3, "mask": "rows"} for _ in numbers]
+
+
+def test_a_value_of_a_range_with_steps_is_exact() -> None:
+    """Conditions hold and training code gets 0.3, whoever computed the value with a rounding error."""
+    space = {
+        "drop": uniform(0, 0.5, step=0.1),
+        "mask": choice("rows", "columns").when(drop=0.3),
+        "batch_size": 32,
+    }
+    request = search_request(space, search=ASHA(sampler=Multiplying()), samples=20, epochs=9)
+    assert request is not None
+    own = Multiplying()
+    added: Hyperparameters = {"drop": 0.1 * 3, "mask": "columns", "batch_size": 32}
+    past = Past(hyperparams=added, scores={1: 0.5})
+    (found,) = suggest(request.sampler, request.space, [past], [1], 7, own=own)
+    assert found == {"drop": 0.3, "mask": "rows", "batch_size": 32}
+    assert own.history == [{"drop": 0.3, "mask": "columns", "batch_size": 32}]
+    plain = {name: each.model_copy(update={"when": {}}) for name, each in request.space.items()}
+    suggest(request.sampler, plain, [past], [1], 7, own=own)
+    assert own.history[0]["drop"] == 0.3
 
 
 def test_suggestions_without_effect_are_left_out() -> None:

@@ -6,11 +6,12 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Space, is_among
+from cerebro.contract.search import ChoiceOf, Distribution, RandInt, Space, Uniform, is_among
 from cerebro.search.grids import nearest
 from cerebro.search.history import Past
 from cerebro.search.sampling import applicable
@@ -49,9 +50,11 @@ def _is_fixed(distribution: Distribution) -> bool:
 def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
     """Return the models with values inside the space. Users may add models with any values.
 
-    Hyperparameters whose conditions a model doesn't meet are left out.
+    Hyperparameters whose conditions a model doesn't meet are left out. Values are `exact`.
     """
-    if any(distribution.when for distribution in dimensions.values()):
+    if any(_has_steps(each) for each in dimensions.values()):
+        history = [replace(past, hyperparams=exact(past.hyperparams, dimensions)) for past in history]
+    if any(each.when for each in dimensions.values()):
         applied = (replace(past, hyperparams=applicable(dimensions, past.hyperparams)) for past in history)
         return [past for past in applied if outside(past.hyperparams, dimensions) is None]
     axes = [(name, _is_value_of(distribution)) for name, distribution in dimensions.items()]
@@ -66,6 +69,24 @@ def outside(values: Hyperparameters, dimensions: Mapping[str, Distribution]) -> 
         ):
             return name
     return None
+
+
+def exact(values: Hyperparameters, dimensions: Mapping[str, Distribution]) -> Hyperparameters:
+    """Return the values without rounding errors in ranges of floats with a step: 0.1 * 3 becomes 0.3.
+
+    Conditions and choices compare exactly.
+    """
+    found = dict(values)
+    for name, each in dimensions.items():
+        if _has_steps(each) and name in found:
+            value = found[name]
+            if _is_value_of(each)(value):
+                found[name] = nearest(each, value)  # type: ignore[arg-type]
+    return found
+
+
+def _has_steps(distribution: Distribution) -> TypeGuard[Uniform]:
+    return isinstance(distribution, Uniform) and distribution.step is not None
 
 
 _Test = Callable[[JsonValue], bool]
@@ -87,7 +108,7 @@ def _is_value_of(distribution: Distribution) -> _Test:
         return lambda value: type(value) is int and low <= value <= high and (value - low) % step == 0
     # exp(log(high)) may exceed `high` by a rounding error.
     least, most = low - abs(low) * 1e-12, high + abs(high) * 1e-12
-    if getattr(distribution, "step", None) is not None:
+    if _has_steps(distribution):
         return lambda value: (
             type(value) in (float, int)
             and least <= value <= most  # type: ignore[operator]

@@ -9,7 +9,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import Distribution
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
-from cerebro.search.samplers.dimensions import outside
+from cerebro.search.samplers.dimensions import exact, outside
 
 
 class Sampler(Protocol):
@@ -76,7 +76,10 @@ class CheckedSampler:
             )
         if len(found) != len(numbers):
             raise SearchError(f"{call} returned {len(found)} suggestions for {len(numbers)} numbers")
-        for each in found:
+        suggestions = []
+        for suggested in found:
+            each = exact(dict(suggested), space)
+            suggestions.append(each)
             needed = {name for name, distribution in space.items() if not distribution.when}
             if not needed <= each.keys() <= space.keys():
                 raise SearchError(
@@ -86,11 +89,11 @@ class CheckedSampler:
             if wrong := outside(each, space):
                 if wrong not in each:
                     raise SearchError(
-                        f"{call} returned {dict(each)} without {wrong}: add its value, because its conditions "
+                        f"{call} returned {each} without {wrong}: add its value, because its conditions "
                         f"{space[wrong].when} are met"
                     )
                 raise SearchError(
                     f"{call} returned {wrong}={each[wrong]!r}, which is not a value of {space[wrong]!r}: an integer "
                     "for randint(), one of the values for choice(), else a float in the range"
                 )
-        return [dict(each) for each in found]
+        return suggestions
