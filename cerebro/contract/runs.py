@@ -31,11 +31,18 @@ class _RunRequest(Contract):
     """Seconds that the run may wait for workers before it pauses. Absent: no limit."""
 
 
-class EtlRequest(_RunRequest):
+class _SpecRequest(_RunRequest):
+    """A run of a user's spec."""
+
+    code: Sha256
+    failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
+    """Failure rules of the run, for all tasks that use this request's code. Absent: no rules."""
+
+
+class EtlRequest(_SpecRequest):
     """`run_etl`: preprocess every located split."""
 
     kind: Literal["etl"] = "etl"
-    code: Sha256
     code_fingerprint: Sha256
     seed: int = 0
     fraction: float = Field(default=1.0, gt=0, le=1)
@@ -43,8 +50,6 @@ class EtlRequest(_RunRequest):
     """Share of rows that may fail before the run stops."""
     fits: bool = Field(default=False, exclude_if=lambda value: not value)
     """True if the spec has, or may have, the method `fit`, called once per data set before preprocessing."""
-    failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
-    """As in `FitRequest`, for all tasks that use this request's code."""
 
 
 class Goal(Contract):
@@ -66,14 +71,13 @@ class Goal(Contract):
         return self
 
 
-class FitRequest(_RunRequest):
+class FitRequest(_SpecRequest):
     """`run_fit`: train each model for `epochs` epochs over all partitions by hopping.
 
     With a `search`, train the models that it suggests, each for at most `epochs`.
     """
 
     kind: Literal["fit"] = "fit"
-    code: Sha256
     models: tuple[Hyperparameters, ...]
     """Configurations. A search may start without any."""
     space: Space = Field(default_factory=dict, exclude_if=lambda space: not space)
@@ -104,8 +108,6 @@ class FitRequest(_RunRequest):
     """Deadline, budget and number of workers. Absent: no goal."""
     verify: float = Field(0.0, ge=0, le=1, exclude_if=lambda share: share == 0.0)
     """Fraction of sub-epochs that a second worker computes again, to detect faulty hardware."""
-    failure_rules: RulesOfRun = Field((), exclude_if=lambda rules: not rules)
-    """Failure rules of the run. Absent: no rules."""
     has_shared_order: bool = Field(False, exclude_if=lambda value: not value)
     """True if all models read a partition's batches in the same order. Absent in runs of version 0.3.0: each model has
     its own order."""

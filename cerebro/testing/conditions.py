@@ -31,7 +31,7 @@ def spaces_of(space: Space) -> list[Space]:
 
 
 @contextmanager
-def noted(space: Space) -> Iterator[None]:
+def note_conditions(space: Space) -> Iterator[None]:
     """Add the conditions of the space to errors."""
     try:
         yield

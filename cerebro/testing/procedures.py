@@ -14,7 +14,7 @@ from cerebro.search.procedure import Add, Procedure
 from cerebro.search.transducer import Search
 from cerebro.search.user_procedure import Recorder
 from cerebro.search.wire_format import actions_line
-from cerebro.testing.conditions import noted, spaces_of
+from cerebro.testing.conditions import note_conditions, spaces_of
 from cerebro.testing.simulated_run import SimulatedRun
 
 _SEEDS = 5
@@ -84,7 +84,7 @@ def check_procedure(
     for data in spaces_of(space_data(space)):
         for seed in range(_SEEDS):
             for disturbances in (0, _DISTURBANCES):
-                with noted(data):
+                with note_conditions(data):
                     _check_run(
                         lambda: Recorder(make(), procedure.name),
                         lambda recorder, data=data: search_with(recorder, data),  # type: ignore[misc]

@@ -14,7 +14,7 @@ from cerebro.errors import SearchError
 from cerebro.search.history import Past
 from cerebro.search.samplers import suggest
 from cerebro.search.samplers.own import Sampler
-from cerebro.testing.conditions import noted, spaces_of
+from cerebro.testing.conditions import note_conditions, spaces_of
 from cerebro.testing.simulated_run import score
 from cerebro.usercode.encoding import decode
 
@@ -66,7 +66,7 @@ def check_sampler(make: Callable[[], Sampler], space: Mapping[str, Any]) -> None
             f"{choice!r} is one of cerebro's samplers, expected an object of a class of your own"
         )
     for data in spaces_of(space_data(space)):
-        with noted(data):
+        with note_conditions(data):
             _check_space(choice, codes, data)
 
 

@@ -144,11 +144,11 @@ def _values(run: Run, model: Model, form: ModelForm) -> Iterator[Field]:
     """Yield a field for each hyperparameter of the model; for a clone also empty ones for the run's others."""
     if form.kind not in (CommandKind.CLONE_MODEL, CommandKind.CHANGE_MODEL):
         return
-    others = _known_values(run) if form.kind is CommandKind.CLONE_MODEL else {}
-    for number, name in enumerate(dict.fromkeys([*model.hyperparams, *others, *form.values])):
+    known = _known_values(run) if form.kind is CommandKind.CLONE_MODEL else {}
+    for number, name in enumerate(dict.fromkeys([*model.hyperparams, *known, *form.values])):
         has_value = name in model.hyperparams
         was = text_of(model.hyperparams[name]) if has_value else ""
-        hint = "" if has_value else _values_hint(others.get(name, {}))
+        hint = "" if has_value else _values_hint(known.get(name, {}))
         yield Field(key=f"value-{number}", name=name, text=form.values.get(name, was), was=was, hint=hint)
 
 
@@ -282,9 +282,9 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
             else {**old, **changed}
         )
         for name in dict.fromkeys([*old, *new]):
-            before, after = ({name: each[name]} if name in each else {} for each in (old, new))
-            if not is_same(before, after):
-                old_value, new_value = ("".join(map(text_of, each.values())) for each in (before, after))
+            values = [{name: each[name]} if name in each else {} for each in (old, new)]
+            if not is_same(*values):
+                old_value, new_value = ("".join(map(text_of, each.values())) for each in values)
                 yield Line(model=model.id, name=name, old_value=old_value, new_value=new_value)
         if command.epochs is not None and command.epochs != model.epochs and "epochs" not in invalid:
             yield Line(

@@ -90,6 +90,13 @@ def refusal(space: dict[str, Any]) -> str:
     return ""
 
 
+def refusal_of_grid(space: dict[str, Any]) -> str:
+    """Return why a grid is refused."""
+    with pytest.raises(SearchSpaceError) as caught:
+        configurations(space)
+    return str(caught.value)
+
+
 def brute_force(space: Space) -> list[Hyperparameters]:
     """Return the distinct configurations of the full product without the values that don't apply."""
     axes = [
@@ -179,7 +186,7 @@ def test_a_condition_leaves_the_other_draws_as_they_are() -> None:
     [
         (
             {"a": choice(1).when(b=2)},
-            r"when\(b=...\) of 'a' refers to 'b', which the search space lacks: there is none",
+            r"when\(b=...\) of 'a' refers to 'b', which the search space lacks: there is no earlier",
         ),
         (
             {"encoder": ["vit"], "a": choice(1).when(encode="vit")},
@@ -221,10 +228,13 @@ def test_a_wrong_condition_is_one_clear_error(space: dict[str, Any], match: str)
             r"randint\(2, 12, step=3\): the step does not divide .* to 11 or 14",
         ),
         (lambda: uniform(0, 1, step=0.3), r"the step does not divide .* to 0.9 or 1.2"),
-        (lambda: randint(1, 5, step=0), "the step must be a positive number"),
-        (lambda: randint(1, 5, step=-1), "the step must be a positive number"),
+        (lambda: randint(1, 5, step=0), "the step must be a finite number above 0"),
+        (lambda: randint(1, 5, step=-1), "the step must be a finite number above 0"),
+        (lambda: randint(0, 10, step=10**400), r"step=10{150,}\.\.\.\): the step must be a finite number"),
+        (lambda: uniform(0, 10, step=10**5000), r"step=\.\.\.\): the step must be a finite number"),
+        (lambda: randint(0, 10**5000), r"randint\(0, \.\.\.\): both ends must be finite numbers"),
         (lambda: randint(1, 4, step=1.5), "the step must be a whole number"),
-        (lambda: randint(1, 5, step="2"), "the step must be a positive number"),  # type: ignore[arg-type]
+        (lambda: randint(1, 5, step="2"), "the step must be a finite number above 0"),  # type: ignore[arg-type]
         (lambda: uniform(0, 1e300, step=1e-5), "too small"),
         (lambda: randint(0, 8, log=True), "the lower end must be at least 1"),
         (lambda: randint(1, 9, step=2, log=True), "leave out `step` or `log`"),
@@ -322,3 +332,30 @@ def test_a_fit_of_listed_models_stores_a_space_with_conditions() -> None:
     assert stored(space, search_request(space, search=ASHA(), samples=9, epochs=9)).space == {}
     for without in (plain, [{"lr": 0.1, "batch_size": 1}], {"lr": choice(0.1), "batch_size": 1}):
         assert "space" not in stored(without).model_dump()
+
+
+def test_a_condition_may_name_any_hyperparameter() -> None:
+    """Also one that has the name of a Python argument."""
+    space = {"self": choice(1, 2), "a": choice("x").when(self=2), "batch_size": 1}
+    assert [config.get("a") for config in configurations(space)] == [None, "x"]
+
+
+def test_a_large_grid_is_refused_without_counting_all_of_it() -> None:
+    """Although conditions name all values, so that each combination is counted by itself."""
+    names = {name: randint(1, 9_999) for name in "abc"}
+    everything = dict.fromkeys(names, range(1, 10_000))
+    space = {**names, "d": choice(1, 2).when(**everything), "batch_size": 1}
+    assert grid_size(space_data(space)) is None
+    assert "the grid (a 9,999 x b 9,999 x c 9,999 x d 2) has up to 1,999,400,059,998" in refusal_of_grid(
+        space
+    )
+
+
+def test_a_repeated_value_counts_as_often_as_it_occurs() -> None:
+    """In a choice as in a list; a condition names it once. true and 1 are different values."""
+    repeated = [1, [1], {"p": 1}, 1.0, True, [1]]
+    space = {"a": choice(repeated), "b": choice("x", "y").when(a=[1, [1], {"p": 1}]), "batch_size": 8}
+    data = space_data(space)
+    found = configurations(space)
+    assert grid_size(data) == len(found) == 11
+    assert [config["a"] for config in found if "b" not in config] == [True]

@@ -29,7 +29,7 @@ class Distribution:
 
     data: data.Distribution
 
-    def when(self, **conditions: Any) -> Distribution:
+    def when(self, /, **conditions: Any) -> Distribution:
         """Return the distribution of a hyperparameter that only some training configs have.
 
         Args:
@@ -236,7 +236,7 @@ def as_json(name: str, value: Any) -> JsonValue:
 def _shown(value: object) -> str:
     try:
         text = " ".join(repr(value).split())
-    except RecursionError:
+    except (RecursionError, ValueError):  # Python refuses to print integers of over 4,300 digits
         return "..."
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -258,13 +258,11 @@ def _has_distribution(value: Any) -> bool:
 
 
 def _ends(name: str, low: object, high: object) -> tuple[float, float]:
-    try:
-        ends = _number(low), _number(high)
-    except OverflowError:
-        ends = math.nan, math.nan
+    ends = _number(low), _number(high)
     if not all(map(math.isfinite, ends)):
         quoted = "; leave out the quotes" if isinstance(low, str) or isinstance(high, str) else ""
-        raise SearchSpaceError(f"{name}({low!r}, {high!r}): both ends must be finite numbers{quoted}")
+        call = f"{name}({_shown(low)}, {_shown(high)})"
+        raise SearchSpaceError(f"{call}: both ends must be finite numbers{quoted}")
     if ends[0] > ends[1]:
         raise SearchSpaceError(f"{name}({low}, {high}): the lower end is above the upper one")
     return ends
@@ -272,10 +270,10 @@ def _ends(name: str, low: object, high: object) -> tuple[float, float]:
 
 def _step(name: str, low: Any, high: Any, step: Any) -> Decimal:
     """Return the step of a range, checked in decimals: 0.1 divides 0.5."""
-    call = f"{name}({low}, {high}, step={step!r})"
+    call = f"{name}({low}, {high}, step={_shown(step)})"
     distance = _number(step)
     if not (math.isfinite(distance) and distance > 0):
-        raise SearchSpaceError(f"{call}: the step must be a positive number")
+        raise SearchSpaceError(f"{call}: the step must be a finite number above 0")
     first, last, exact = (Decimal(repr(_number(value))) for value in (low, high, step))
     if (last - first) / exact > MAX_INTEGER:
         raise SearchSpaceError(f"{call}: the step is too small for the range; leave it out")
@@ -292,6 +290,9 @@ def _plain(number: Decimal) -> str:
 
 
 def _number(value: object) -> float:
-    """Convert to float; NaN for texts, because a text would be compared as a text."""
+    """Convert to float; NaN for texts and for integers that no float can hold."""
     plain = listed(value) if is_array(value) and not has_masked(value) else value
-    return float(plain) if isinstance(plain, Real) else math.nan
+    try:
+        return float(plain) if isinstance(plain, Real) else math.nan
+    except OverflowError:
+        return math.nan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
 
 from pydantic import JsonValue
 
@@ -38,7 +39,7 @@ def check_conditions(space: Space) -> None:
                 raise SearchSpaceError(_not_earlier(name, parent, space, earlier))
             for value in values:
                 if not _has_value(earlier[parent], value):
-                    raise SearchSpaceError(_never(name, parent, value, earlier[parent]))
+                    raise SearchSpaceError(_empty_branch(name, parent, value, earlier[parent]))
         if distribution.when:
             _check_branch(name, distribution, earlier)
         earlier[name] = distribution
@@ -55,14 +56,13 @@ def _not_earlier(name: str, parent: str, space: Space, earlier: Space) -> str:
     if parent in space:
         return f"{subject} refers to a later hyperparameter: move {parent!r} before {name!r}"
     similar = difflib.get_close_matches(parent, list(earlier), n=1, cutoff=0.5)
-    advice = (
-        f"did you mean {similar[0]!r}?" if similar else f"there is {', '.join(earlier) or 'none before it'}"
-    )
+    names = ", ".join(earlier) or "no earlier hyperparameter"
+    advice = f"did you mean {similar[0]!r}?" if similar else f"there is {names}"
     return f"{subject} refers to {parent!r}, which the search space lacks: {advice}"
 
 
 def _has_value(distribution: Distribution, value: JsonValue) -> bool:
-    """Return True if a distribution can have a value. Of a range of floats, no single value counts."""
+    """Return True if a distribution can have a value; never for a range of floats without a step."""
     match distribution:
         case ChoiceOf(values=values):
             return is_among(value, values)
@@ -74,7 +74,7 @@ def _has_value(distribution: Distribution, value: JsonValue) -> bool:
             return nearest(distribution, value) == value
 
 
-def _never(name: str, parent: str, value: JsonValue, distribution: Distribution) -> str:
+def _empty_branch(name: str, parent: str, value: JsonValue, distribution: Distribution) -> str:
     subject = f"{name!r} has an empty branch: its condition when({parent}={value!r}) is never met"
     match distribution:
         case LogUniform() | Uniform(step=None):
@@ -119,9 +119,9 @@ def _conditions(distribution: Distribution) -> str:
 
 
 def grid_size(space: Space) -> int | None:
-    """Return the number of configurations; `None` if it is above the limit and takes long to count.
+    """Return the number of configurations; `None` if it is above the limit and counting takes long.
 
-    Counts without listing them: only values that later conditions name are told apart.
+    Does not list the configurations: it counts them by the values that later conditions name.
     """
     counts: dict[str, tuple[Hyperparameters, int]] = {"": ({}, 1)}
     steps = 0
@@ -129,39 +129,47 @@ def grid_size(space: Space) -> int | None:
     for name, distribution in space.items():
         total = num_values(distribution)
         assert total is not None, "the caller has checked it"
-        named: list[JsonValue] = []
-        for value in (value for later in space.values() for value in later.when.get(name, ())):
-            if not is_among(value, named):
-                named.append(value)
+        named = {_key(value): value for later in space.values() for value in later.when.get(name, ())}
+        times = Counter(map(_key, distribution.values) if isinstance(distribution, ChoiceOf) else list(named))
+        # The branch without a value stands for all values that no condition names.
+        branches: list[tuple[Hyperparameters, int]] = [
+            *(({name: value}, times[key]) for key, value in named.items()),
+            ({}, total - sum(times[key] for key in named)),
+        ]
         following: dict[str, tuple[Hyperparameters, int]] = {}
+        size = 0
         for values, count in counts.values():
-            # The state without a value stands for all values that no condition names, and for an absent value.
-            branches: list[tuple[Hyperparameters, int]] = [(values, 1)]
-            if distribution.applies(values):
-                times = [({**values, name: value}, _times(distribution, value)) for value in named]
-                branches = [*times, (values, total - sum(number for _, number in times))]
-            for branch, number in branches:
+            for branch, number in branches if distribution.applies(values) else [({}, 1)]:
                 if not number:
                     continue
-                state = {each: of for each, of in branch.items() if last_use[each] != name}
+                state = {each: of for each, of in (values | branch).items() if last_use[each] != name}
                 key = repr(state)
                 following[key] = (state, following.get(key, (state, 0))[1] + count * number)
+                size += count * number
+                steps += 1
+                if steps > _MAX_STEPS and size > MAX_CONFIGURATIONS:
+                    return None
         counts = following
-        steps += len(counts)
-        if steps > _MAX_STEPS and sum(count for _, count in counts.values()) > MAX_CONFIGURATIONS:
-            return None
     return sum(count for _, count in counts.values())
 
 
-def _times(distribution: Distribution, value: JsonValue) -> int:
-    """Return how often a distribution has a value."""
-    if isinstance(distribution, ChoiceOf):
-        return sum(is_among(value, (each,)) for each in distribution.values)
-    return 1
+def _key(value: JsonValue) -> Hashable:
+    """Return a key that is the same for values which `is_among` calls equal."""
+    return isinstance(value, bool), _hashable(value)
+
+
+def _hashable(value: JsonValue) -> Hashable:
+    match value:
+        case list():
+            return tuple(map(_hashable, value))
+        case dict():
+            return frozenset((name, _hashable(each)) for name, each in value.items())
+        case _:
+            return value
 
 
 def grid(space: Space) -> list[Hyperparameters]:
-    """Return all configurations, each once, in the order of nested loops."""
+    """Return all configurations, in the order of nested loops."""
     found: list[Hyperparameters] = [{}]
     for name, distribution in space.items():
         total = num_values(distribution)
