@@ -175,8 +175,7 @@ def _has_other_plan(run: Run, task: Task) -> bool:
     model = run.models.get(task.key.model or "")
     if task.key.kind != "train" or model is None:
         return False
-    last = (task.attempts[-1].parallel_plan or SINGLE).label
-    return any(parallel_plan.label != last for parallel_plan in options(run, model))
+    return bool(options(run, model, without=task.attempts[-1].parallel_plan or SINGLE))
 
 
 def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot) -> str:

@@ -21,10 +21,15 @@ from controller.sources.trials.known import situation, totals
 from controller.sources.trials.parallel_plan_choice import measured_plans
 
 
-def options(run: Run, model: Model) -> tuple[ParallelPlan, ...]:
-    """Return a model's remaining parallel plans in order of preference, then verified plans of trials."""
-    listed = tuple(allowed_plans(run, model))
-    return (*listed, *_measured(run, model, {parallel_plan.label for parallel_plan in listed}))
+def options(run: Run, model: Model, *, without: ParallelPlan | None = None) -> tuple[ParallelPlan, ...]:
+    """Return a model's remaining parallel plans in order of preference, then verified plans of trials.
+
+    Args:
+        without: a plan to treat as ruled out.
+    """
+    listed = tuple(allowed_plans(run, model, without=without))
+    known = {plan.label for plan in (*listed, *([without] if without is not None else []))}
+    return (*listed, *_measured(run, model, known))
 
 
 def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[ParallelPlan]:
@@ -167,14 +172,13 @@ class ParallelPlans:
         """Return the first plan that a worker's devices can take, without stacks that don't pay there."""
         kind = run.trials.similar_models(model) if run.chooses_stacks else None
         key = StackKey(kind, self._device_kinds[worker]) if kind is not None else None
-        is_separate = run.chooses_stacks and SINGLE in parallel_plans
         return next(
             (
                 plan
                 for plan in parallel_plans
                 if self._takes(worker, plan)
                 and not (
-                    is_separate
+                    run.chooses_stacks
                     and plan.fused_models
                     and (key is None or not run.trials.stacks.is_worthwhile(key, plan.fused_models))
                 )

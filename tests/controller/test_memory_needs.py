@@ -28,6 +28,7 @@ from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView, wor
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
+from tests.controller.test_fused_groups import fused
 from tests.state.stories import DATASET, Story, sub_epoch
 
 GIB = 1 << 30
@@ -173,6 +174,21 @@ def test_another_parallel_plan_is_tried_first() -> None:
     assert "has is 8Gi (worker-0, worker-1)" in failure.line
     # Two attempts of the first plan, because the first one may share its worker, and one of the second.
     assert max(failures(simulation).values()) == 3
+
+
+def test_a_stack_is_no_other_parallel_plan() -> None:
+    """It needs more memory than the model alone, so the model fails after the second attempt, which ran alone."""
+    memory = {"worker-0": 8.0}
+    scenario = Scenario(
+        replicas=everywhere(1, 1), outcome=needing({"m00": 9.0}, memory), memory=of_memory(memory)
+    )
+    simulation = Simulation(scenario, request(2, 1), plan(2, 1, parallel_plans=(fused(16), SINGLE)))
+    simulation.run()
+    models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
+    assert [model.state for model in models.values()] == [ModelState.FAILED, ModelState.FINISHED]
+    assert [*failures(simulation).values()] == [2]
+    assert models["m00"].failures.final is not None
+    assert models["m00"].failures.final.line.startswith("m00 needs about 10Gi of memory")
 
 
 def test_an_unknown_memory_limit_leaves_all_attempts() -> None:

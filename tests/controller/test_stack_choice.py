@@ -30,27 +30,39 @@ from tests.controller.test_fused_groups import (
     groups_of,
     inspection,
 )
+from tests.controller.test_parallel_plans import DEVICE, failing
+from tests.controller.test_parallel_plans import parallel_plans_of as used_plans
 
 BOTH = (
     TechniqueChoice(name="single", processes="one"),
     TechniqueChoice(name="fused", params={"models": 16}, processes="one"),
 )
+CHECKPOINTING = TechniqueChoice(name="checkpointing", processes="one")
 
 
 def chosen(
-    scenario: Scenario, *, models: int, epochs: int, partitions: int, stack_s: float, most: int = 16
+    scenario: Scenario,
+    *,
+    models: int,
+    epochs: int,
+    partitions: int,
+    stack_s: float,
+    most: int = 16,
+    named: Sequence[TechniqueChoice] = BOTH,
 ) -> Simulation:
-    """Return a finished run that names both: one model takes 1 s, a stack `stack_s`, whatever its size."""
+    """Return a finished run that names these: one model takes 1 s, a stack `stack_s`, whatever its size."""
 
     def seconds(body: TaskBody, worker: str) -> float:
-        is_stack = isinstance(body, TrainTask) and body.parallel_plan is not None
-        return stack_s if is_stack else scenario.sub_epoch_time(body, worker)
+        used = body.parallel_plan if isinstance(body, TrainTask) else None
+        return stack_s if used is not None and used.fused_models else scenario.sub_epoch_time(body, worker)
 
-    both = request(models, epochs).model_copy(update={"techniques": BOTH, "has_shared_order": True})
-    plans = (fused(most), SINGLE)
+    fit = request(models, epochs).model_copy(update={"techniques": named, "has_shared_order": True})
+    plans = tuple(
+        fused(most) if each.fused_models else each for each in parallel_plans_of(named, (), {"worker-0": 1})
+    )
     simulation = Simulation(
         replace(scenario, sub_epoch_time=seconds),
-        both,
+        fit,
         plan(models, partitions, rows=4, parallel_plans=plans),
     )
     simulation.run(limit=20_000)
@@ -66,6 +78,25 @@ def sizes(simulation: Simulation) -> list[int]:
 def test_single_and_fused_may_be_named_in_any_order(named: Sequence[TechniqueChoice]) -> None:
     """The plans of the run are the same."""
     assert parallel_plans_of(named, (), {"worker-0": 1}) == (fused(16), SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("named", "groups"),
+    [((*BOTH, CHECKPOINTING), [(0, 1)]), ((BOTH[1], CHECKPOINTING), [(0,), (1,)])],
+)
+def test_a_model_that_lacks_memory_alone_joins_no_stack(
+    named: Sequence[TechniqueChoice], groups: Sequence[tuple[int, ...]]
+) -> None:
+    """A stack needs more memory, so the model uses the next plan, and `single` is never tried again."""
+    unusable = {(model, "single"): DEVICE for model in ("m00", "m01")}
+    scenario = Scenario(
+        replicas=own_partition(1), outcome=failing(unusable), inspection=inspection(*groups, most=16)
+    )
+    simulation = chosen(scenario, models=2, epochs=3, partitions=1, stack_s=0.5, named=named)
+    for model in fit_of(simulation).models.values():
+        assert model.state is ModelState.FINISHED
+        assert [*model.failures.ruled_out] == ["single"]
+        assert used_plans(simulation, model.id) == ["-", *["checkpointing"] * 3]
 
 
 def test_a_slower_stack_is_measured_once() -> None:

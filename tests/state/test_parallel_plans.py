@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
-from cerebro.contract.parallel_plans import SINGLE, MemoryKind, ParallelPlan
+from cerebro.contract.parallel_plans import FUSED, SINGLE, MemoryKind, ParallelPlan
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
@@ -20,6 +20,7 @@ from tests.state.stories import Story, sub_epoch
 CHECKPOINTING = ParallelPlan(technique="checkpointing")
 DDP = ParallelPlan(technique="ddp", size=2)
 FSDP = ParallelPlan(technique="fsdp", params={"reshard": False}, size=2)
+FUSED_16 = ParallelPlan(technique=FUSED, params={"models": 16}, processes="one")
 PARALLEL_PLANS = (SINGLE, CHECKPOINTING, DDP, FSDP)
 
 NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no repeated block\nname one")
@@ -118,6 +119,19 @@ def test_a_model_without_parallel_plans_fails_with_the_reason_of_each() -> None:
     assert run_story.model("m01").state is ModelState.ACTIVE
 
 
+def test_a_stack_is_no_other_plan_for_a_model_that_lacks_memory_alone() -> None:
+    """A stack needs more memory, so each attempt counts, and the model fails after the last one."""
+    run_story = story(FUSED_16, SINGLE, max_attempts=2)
+    for _ in range(2):
+        assert labels(run_story) == ["fused(models=16)", "single"]
+        attempt(run_story, SINGLE, DEVICE)
+    assert labels(run_story) == []
+    assert run_story.model().state is ModelState.FAILED
+    stack, single = describe_plans(run_story.run, run_story.model())
+    assert stack.ruled_out == "single is ruled out, and a stack needs more memory"
+    assert single.ruled_out == "out of memory of the device: CUDA out of memory"
+
+
 def test_a_model_whose_only_parallel_plan_does_not_apply_fails_at_once() -> None:
     """A retry would give the same result. The failure is the plan's own message, without a table."""
     run_story = story(DDP)
@@ -159,7 +173,7 @@ def test_after_any_failures_a_model_has_a_parallel_plan_or_has_failed(
 ) -> None:
     """Only an attempt's own plan is ruled out, permanently, and replaying the log gives the same state."""
     random = Random(seed)
-    run_story = story(*PARALLEL_PLANS, max_attempts=max_attempts)
+    run_story = story(FUSED_16, *PARALLEL_PLANS, max_attempts=max_attempts)
     struck: dict[str, MemoryKind | None] = {}
     for _ in range(30):
         if run_story.model().state is not ModelState.ACTIVE:

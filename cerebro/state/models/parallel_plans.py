@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.events import ParallelPlansRuledOut
@@ -37,13 +37,21 @@ def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
     return (run.plan.parallel_plans if isinstance(run.plan, FitPlan) else ()) or (SINGLE,)
 
 
-def allowed_plans(run: Run, model: Model) -> Iterator[ParallelPlan]:
-    """Yield the plans that are not ruled out for a model."""
-    return (
-        parallel_plan
-        for parallel_plan in parallel_plans_of(run)
-        if parallel_plan.label not in model.failures.ruled_out
-    )
+def allowed_plans(run: Run, model: Model, *, without: ParallelPlan | None = None) -> Iterator[ParallelPlan]:
+    """Yield the plans that are not ruled out for a model.
+
+    If `single` is ruled out, no stack is allowed: it needs more memory, and without partners its plan is `single`.
+
+    Args:
+        without: a plan to treat as ruled out.
+    """
+    ruled_out = {*model.failures.ruled_out, *([without.label] if without is not None else [])}
+    return (plan for plan in parallel_plans_of(run) if _is_allowed(plan, ruled_out))
+
+
+def _is_allowed(parallel_plan: ParallelPlan, ruled_out: Collection[str]) -> bool:
+    is_stack = parallel_plan.fused_models > 0
+    return parallel_plan.label not in ruled_out and not (is_stack and SINGLE.label in ruled_out)
 
 
 def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
@@ -59,7 +67,7 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     is_doubtful = failure.is_by_parallel_plan and traits.plan == "doubt"
     if not (traits.plan == "rule_out" or is_doubtful) or parallel_plan.label in model.failures.ruled_out:
         return False
-    has_other = any(other.label != parallel_plan.label for other in allowed_plans(run, model))
+    has_other = next(allowed_plans(run, model, without=parallel_plan), None) is not None
     if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
         return False
     is_last_attempt = task.failures + 1 >= run.max_attempts
@@ -148,20 +156,29 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
     upcoming, similar_s = _upcoming(run, model), _similar_s(run, model)
     found = []
     for label, parallel_plan in known.items():
-        struck, (sub_epochs, taken) = model.failures.ruled_out.get(label), seconds.get(label, (0, 0.0))
+        sub_epochs, taken = seconds.get(label, (0, 0.0))
         outcome = tried[label][1] if label in tried else None
         found.append(
             ParallelPlanDescription(
                 parallel_plan=parallel_plan,
                 sub_epochs=sub_epochs,
                 seconds=taken / sub_epochs if sub_epochs else similar_s.get(parallel_plan.fused_models > 0),
-                ruled_out=_words(struck) if struck else outcome.reason if outcome else "",
+                ruled_out=_reason(model, parallel_plan) or (outcome.reason if outcome else ""),
                 is_next=label == upcoming,
                 batch_s=outcome.batch_s if outcome else 0.0,
                 is_verified=outcome.is_verified if outcome and outcome.is_usable else None,
             )
         )
     return found
+
+
+def _reason(model: Model, parallel_plan: ParallelPlan) -> str:
+    """Return why a plan is ruled out; empty if it is allowed."""
+    ruled_out = model.failures.ruled_out
+    if _is_allowed(parallel_plan, ruled_out):
+        return ""
+    struck = ruled_out.get(parallel_plan.label)
+    return _words(struck) if struck else "single is ruled out, and a stack needs more memory"
 
 
 def _used(model: Model) -> Iterator[ParallelPlanUsed]:
@@ -189,9 +206,11 @@ def _upcoming(run: Run, model: Model) -> str:
     task = run.tasks.open.get(model.busy or "")
     if task is not None:
         return (task.attempts[-1].parallel_plan or SINGLE).label
-    last = (model.sub_epochs[-1].parallel_plan or SINGLE).label if model.sub_epochs else ""
+    last = (model.sub_epochs[-1].parallel_plan or SINGLE) if model.sub_epochs else None
+    if last is not None and _is_allowed(last, model.failures.ruled_out):
+        return last.label
     upcoming = next(allowed_plans(run, model), None)
-    return last if last and last not in model.failures.ruled_out else upcoming.label if upcoming else ""
+    return upcoming.label if upcoming else ""
 
 
 def _similar_s(run: Run, model: Model) -> dict[bool, float]:
@@ -302,10 +321,8 @@ def observe_trial(run: Run, group: str, parallel_plan: str) -> None:
     peak = bad[0].device_bytes if memory_kind == "device" else 0
     failure = Failure(kind=kind, message=bad[0].reason, memory_kind=memory_kind, peak_bytes=peak)
     for model in models:
-        other_plans = [
-            parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.label != label
-        ]
-        if model.state is ModelState.ACTIVE and label not in model.failures.ruled_out and other_plans:
+        has_other = next(allowed_plans(run, model, without=tried.parallel_plan), None) is not None
+        if model.state is ModelState.ACTIVE and label not in model.failures.ruled_out and has_other:
             strike(model, tried.parallel_plan, failure)
             run.observe_model(model)
 
