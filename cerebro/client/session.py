@@ -225,7 +225,7 @@ class Session:
         if isinstance(request, FitRequest):
             plan_fit(state, request, self.devices())
         elif isinstance(request, EvaluateRequest):
-            plan_evaluation(state, request)
+            plan_evaluation(state, request, has_misc=bool(self.record.locators.misc))
         fields = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
         return RunRequested.model_validate(fields)
 

@@ -79,9 +79,10 @@ def parallel_plans_of(
 ) -> tuple[ParallelPlan, ...]:
     """Return the parallel plans of a fit, in the order in which they are tried if no measurements exist.
 
-    Named techniques keep their order, fewer devices first. Without names a sub-epoch runs on one device, as user code
-    is written. After running out of memory it uses the next plan: first plans that need less memory on one device,
-    cheapest in time first, then plans that split batches and model state across devices.
+    Named techniques keep their order, fewer devices first, but `fused` precedes `single`. Without names a sub-epoch
+    runs on one device, as user code is written. After running out of memory it uses the next plan: first plans that
+    need less memory on one device, cheapest in time first, then plans that split batches and model state across
+    devices.
 
     Args:
         techniques, gpus: as in `FitRequest`.
@@ -136,7 +137,8 @@ def parallel_plans_of(
         if SINGLE not in found:
             found.append(SINGLE)  # for models without partners, and models that fail in a group
         # A named `single` doesn't exclude stacks: the controller measures both.
-        found.sort(key=lambda plan: not plan.fused_models)
+        place = found.index(SINGLE)
+        found[place:] = sorted(found[place:], key=lambda plan: not plan.fused_models)
     return (*gang_plans, *found)
 
 
@@ -246,10 +248,15 @@ def _testable_models(fit: Run) -> str:
     return f" ({', '.join(testable[:5])})" if testable else ""
 
 
-def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:
+def plan_evaluation(
+    state: ExperimentState, request: EvaluateRequest, *, has_misc: bool = True
+) -> EvaluatePlan:
     """Choose models, epochs and partitions of a test or prediction.
 
     A test runs each model on the whole split at once.
+
+    Args:
+        has_misc: False if the experiment has no `misc` files.
 
     Raises:
         NotFoundError: the fit run or a model does not exist, or its best epoch is unknown.
@@ -278,7 +285,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
                 f"{removal}: name a model that has its checkpoints{_testable_models(fit)}, or clone it cold"
             )
         models[name] = epoch
-    dataset = _readable_dataset(state, fit, names)
+    dataset = _readable_dataset(state, fit, names, has_misc=has_misc)
     partitions = dataset.partitions(request.split)
     if not partitions:
         raise DataError(
@@ -296,7 +303,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
     )
 
 
-def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -> Dataset:
+def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str], *, has_misc: bool) -> Dataset:
     """Return the newest data set, after checking that models of a fit can read it.
 
     They can if the same spec made it with the same `misc` files and result of `ETLSpec.fit`: then it prepares a row in
@@ -310,8 +317,8 @@ def _readable_dataset(state: ExperimentState, fit: Run, models: Sequence[str]) -
     codes = [request.code_fingerprint if request else "" for request in requests]
     results = [dataset.fitted.checksum if dataset.fitted else "" for dataset in (known, newest)]
     misc = [dataset.plan.misc for dataset in (known, newest)]
-    if newest.plan.misc == "":  # locators never change once a data set exists
-        misc[0] = ""
+    if not has_misc or newest.plan.misc == "":  # locators never change once a data set exists
+        misc = ["", ""]
     if codes[0] != codes[1]:
         difference = "another ETL spec or other package versions"
     elif None in misc:

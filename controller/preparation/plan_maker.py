@@ -116,7 +116,7 @@ class PlanMaker:
             known = {w.name: w.devices for w in core.state.workers.values() if w.trains and not w.is_removed}
             return plan_fit(core.state, run.request, known)
         if isinstance(run.request, EvaluateRequest):
-            return plan_evaluation(core.state, run.request)
+            return plan_evaluation(core.state, run.request, has_misc=bool(core.record.locators.misc))
         ref = RunRef(core.state.name, run.id)
         preparation = self._begun.get(ref)
         if preparation is None or preparation.locators != core.record.locators:
