@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp
 from cerebro.contract.parallel_plans import MemoryKind
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ModelState, TaskState
+from cerebro.state.models.compaction import compact
 from cerebro.state.tasks.memory_need import Lack, has_room, with_failure
+from tests.state import fused
 from tests.state.stories import Story, sub_epoch
 
 KEY = sub_epoch(1, 0)
@@ -100,3 +104,33 @@ def test_giving_up_an_outdated_attempt_has_no_effect() -> None:
     stopped.append(ModelStopRequested(run="fit-1", model="m00"))
     stopped.append(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     assert stopped.run.models["m00"].state is ModelState.STOPPED
+
+
+def test_the_memory_of_a_stack_is_no_memory_of_its_models() -> None:
+    """The peak of a stack's process has several models; the need of a model counts its own sub-epochs, also later."""
+
+    def result(peak_bytes: int) -> TaskResult:
+        checkpoint = CheckpointRef(name=f"c{peak_bytes}", checksum="-", size=1)
+        return TaskResult(
+            rows=10,
+            metrics={"loss": 1.0},
+            checkpoint=checkpoint,
+            peak_bytes=peak_bytes,
+            peak_gpu_bytes=2 * peak_bytes,
+        )
+
+    story = Story()
+    run = story.fit(models=2)
+    keys = [sub_epoch(1, 0, name) for name in ("m00", "m01")]
+    story.append(*fused.assigned(story, keys))
+    story.append(*fused.started(story, keys))
+    for key in keys:
+        story.commit(key, 0, result(900))
+    model = run.models["m00"]
+    assert model.peaks == (0, 0)
+    story.do(sub_epoch(1, 1), 1, result(50))
+    assert (model.peaks, model.sub_epochs[0].peak_bytes) == ((50, 100), 900)
+    story.do(sub_epoch(2, 0), 0, result(40))
+    compact(model, 1, run.fit_rows)
+    assert model.sub_epochs.compacted == 2
+    assert model.peaks == (50, 100)

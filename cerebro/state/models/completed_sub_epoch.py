@@ -218,6 +218,11 @@ class CompletedSubEpoch(NamedTuple):
         return bool(self.group.id)
 
     @property
+    def own_peaks(self) -> tuple[int, int]:
+        """Peak memory of the model: process and GPU, in bytes; 0 in a stack, whose process has several models."""
+        return (0, 0) if self.is_fused else (self.peak_bytes, self.peak_gpu_bytes)
+
+    @property
     def begun(self) -> float:
         """Time its own work began, after process start."""
         return self.started + self.timings.start_s

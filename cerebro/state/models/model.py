@@ -262,9 +262,9 @@ class Model:
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """Peak memory of a sub-epoch: process and GPU, in bytes; 0 if unknown."""
+        """Peak memory of a sub-epoch: process and GPU, in bytes; 0 if unknown. Stacks don't count."""
         known = [self.summaries.peaks]
-        known += [(sub_epoch.peak_bytes, sub_epoch.peak_gpu_bytes) for sub_epoch in self.sub_epochs.recent]
+        known += [each.own_peaks for each in self.sub_epochs.recent]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
     @property

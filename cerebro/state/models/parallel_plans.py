@@ -158,11 +158,13 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
     for label, parallel_plan in known.items():
         sub_epochs, taken = seconds.get(label, (0, 0.0))
         outcome = tried[label][1] if label in tried else None
+        is_measured = parallel_plan.is_single or parallel_plan.fused_models > 0
+        known_s = similar_s.get(parallel_plan.fused_models > 0) if is_measured else None
         found.append(
             ParallelPlanDescription(
                 parallel_plan=parallel_plan,
                 sub_epochs=sub_epochs,
-                seconds=taken / sub_epochs if sub_epochs else similar_s.get(parallel_plan.fused_models > 0),
+                seconds=taken / sub_epochs if sub_epochs else known_s,
                 ruled_out=_reason(model, parallel_plan) or (outcome.reason if outcome else ""),
                 is_next=label == upcoming,
                 batch_s=outcome.batch_s if outcome else 0.0,

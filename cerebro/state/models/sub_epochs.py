@@ -59,7 +59,7 @@ class EpochSummary(NamedTuple):
         took_s: device time of sub-epochs in seconds, summed.
         steps: optimizer steps.
         used, used_sub_epochs, used_s: see `parallel_plans`.
-        peak_bytes, peak_gpu_bytes: peak memory of a sub-epoch.
+        peak_bytes, peak_gpu_bytes: peak memory of a sub-epoch without stacks; 0 if unknown.
         reported: name of the first live metric; empty without any.
         reports: that metric as one point: seconds, mean, count; or an empty tuple.
         has_diverged: True if the last report was not finite.
@@ -148,7 +148,7 @@ class Summaries:
     Attributes:
         parallel_plans: each plan with its number of sub-epochs and seconds.
         steps: optimizer steps.
-        peaks: peak memory of a sub-epoch in bytes: process and GPUs.
+        peaks: peak memory of a sub-epoch without stacks, in bytes: process and GPUs.
     """
 
     parallel_plans: tuple[ParallelPlanUsed, ...] = ()
