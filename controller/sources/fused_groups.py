@@ -56,9 +56,9 @@ class FusedGroups:
             and self._kind(choice._replace(model=model), parallel_plan) == kind
         )
         found = [Placement(choice.worker, model, choice.partition) for model in islice(alike, most - 1)]
-        return found if self._is_right(key, 1 + len(found), most) else []
+        return found if self._may_form_stack(key, 1 + len(found), most) else []
 
-    def grows(self, choice: Placement, parallel_plan: ParallelPlan, models: int) -> bool:
+    def should_wait(self, choice: Placement, parallel_plan: ParallelPlan, models: int) -> bool:
         """True if a stack of this size should wait for the similar models that its worker trains now.
 
         Only if the run chooses: else the first stacks take all models.
@@ -78,12 +78,12 @@ class FusedGroups:
         stacks = self._run.trials.stacks
         if not self._run.chooses_stacks:
             return most
-        size = stacks.untried(key, most)
+        size = stacks.next_size(key, most)
         if size and not self._is_measuring(key, size):
             return min(size, most)
         return min(stacks.chosen(key), most)
 
-    def _is_right(self, key: StackKey, models: int, most: int) -> bool:
+    def _may_form_stack(self, key: StackKey, models: int, most: int) -> bool:
         """True if no measurement shows that a stack of this size is slower than separate training."""
         stacks = self._run.trials.stacks
         if not self._run.chooses_stacks:

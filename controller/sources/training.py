@@ -85,7 +85,7 @@ class Training:
             if (
                 depth > 1
                 and parallel_plan.fused_models
-                and groups.grows(choice, parallel_plan, 1 + len(fused))
+                and groups.should_wait(choice, parallel_plan, 1 + len(fused))
             ):
                 workers.remove(choice.worker)
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -81,6 +80,22 @@ def test_single_and_fused_may_be_named_in_any_order(named: Sequence[TechniqueCho
 
 
 @pytest.mark.parametrize(
+    ("named", "labels"),
+    [
+        ((CHECKPOINTING, *BOTH), ["checkpointing", "fused(models=16)", "single"]),
+        ((*BOTH, CHECKPOINTING), ["fused(models=16)", "single", "checkpointing"]),
+        ((BOTH[1], CHECKPOINTING), ["fused(models=16)", "checkpointing", "single"]),
+        ((CHECKPOINTING, BOTH[1]), ["checkpointing", "fused(models=16)", "single"]),
+    ],
+)
+def test_named_techniques_keep_their_order_beside_stacks(
+    named: Sequence[TechniqueChoice], labels: Sequence[str]
+) -> None:
+    """Only a stack named after `single` moves, directly before it."""
+    assert [plan.label for plan in parallel_plans_of(named, (), {"worker-0": 1})] == labels
+
+
+@pytest.mark.parametrize(
     ("named", "groups"),
     [((*BOTH, CHECKPOINTING), [(0, 1)]), ((BOTH[1], CHECKPOINTING), [(0,), (1,)])],
 )
@@ -99,12 +114,12 @@ def test_a_model_that_lacks_memory_alone_joins_no_stack(
         assert used_plans(simulation, model.id) == ["-", *["checkpointing"] * 3]
 
 
-def test_a_slower_stack_is_measured_once() -> None:
-    """One stack of four models is trained on the two workers; then all models train separately."""
+def test_a_slower_stack_is_measured_twice() -> None:
+    """Two stacks of four models are trained on the two workers; then all models train separately."""
     scenario = Scenario(replicas=own_partition(2), inspection=inspection(tuple(range(8)), most=16))
     simulation = chosen(scenario, models=8, epochs=4, partitions=2, stack_s=6.0)
     found = sizes(simulation)
-    assert Counter(found) == {1: 60, 4: 1}
+    assert [each for each in map(size_class, found) if each > 1] == [4, 4]
     assert found[0] == 1
     run = fit_of(simulation)
     assert (
@@ -114,6 +129,17 @@ def test_a_slower_stack_is_measured_once() -> None:
     for model in run.models.values():
         times = {each.parallel_plan.label: each.seconds for each in describe_plans(run, model)}
         assert times == pytest.approx({"fused(models=16)": 1.5, "single": 1.0})
+
+
+def test_a_plan_besides_single_and_fused_shows_no_measured_time() -> None:
+    """The run measures only these two."""
+    scenario = Scenario(replicas=own_partition(1), inspection=inspection(tuple(range(8)), most=16))
+    simulation = chosen(scenario, models=8, epochs=4, partitions=1, stack_s=1.0, named=(*BOTH, CHECKPOINTING))
+    run = fit_of(simulation)
+    times = {each.parallel_plan.label: each.seconds for each in describe_plans(run, run.models["m00"])}
+    assert times["single"] == pytest.approx(1.0)
+    assert times["fused(models=16)"] is not None
+    assert times["checkpointing"] is None
 
 
 def test_faster_stacks_grow_up_to_the_share_of_the_models() -> None:

@@ -170,7 +170,7 @@ class Run:
 
     @property
     def chooses_stacks(self) -> bool:
-        """True if the user named ``single`` and ``fused``, so that models train in the faster way."""
+        """True if the user named ``single`` and ``fused``: the measured times choose the plan."""
         named = self.request.techniques if isinstance(self.request, FitRequest) else None
         return {SINGLE.technique, FUSED} <= {each.name for each in named or () if each.code is None}
 

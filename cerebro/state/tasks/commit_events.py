@@ -96,7 +96,8 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         checkpoint=result.checkpoint,
     )
     run.add(model, sub_epoch, workers)
-    if run.trials.stacks.since is not None and (kind := run.trials.similar_models(model)) is not None:
+    kind = run.trials.similar_models(model) if run.trials.stacks.since is not None else None
+    if kind is not None and not model.configs.has_changed:
         run.trials.stacks.observe(StackKey(kind, workers[sub_epoch.worker].device), sub_epoch)
     model.failures.warn(result.warnings)
     if len(task.attempts) == 1:

@@ -2,6 +2,7 @@
 
 A run measures both if its user names ``single`` and ``fused``. Its sub-epochs are the measurements: models train
 separately first, then one stack of four. If it is faster, the size doubles until a larger stack isn't faster.
+One disturbed measurement decides nothing: a size is slower only after two equal times, or three.
 `controller.sources` asks here before it forms a stack.
 """
 
@@ -20,6 +21,9 @@ _FIRST_SIZE = 4
 
 _GAIN = 0.05
 """Share of the time that another size must save. Smaller differences may be noise."""
+
+_ENOUGH = 3
+"""Measurements that show a size to be slower, unless two differ by less than `_GAIN`: one may be disturbed."""
 
 _NEWEST = 7
 """Measurements of a size that count; their median is its time."""
@@ -72,15 +76,25 @@ class _Times:
             del found[:-_NEWEST]
         elif found[known].seconds < measurement.seconds:
             found[known] = measurement
-        if 1 in self.sizes:
+        if self.is_known(1):
             best = min(self.sizes, key=self.seconds)
             if self.seconds(best) < (1 - _GAIN) * self.seconds(self.chosen):
                 self.chosen = best
 
-    def untried(self, most: int) -> int:
+    def is_known(self, size: int) -> bool:
+        """True if a size has enough measurements to be slower than another one."""
+        found = [each.seconds for each in self.sizes.get(size, ())]
+        return len(found) >= _ENOUGH or (len(found) == 2 and (1 - _GAIN) * max(found) < min(found))
+
+    def next_size(self, most: int) -> int:
         """Return the next size to measure; 0 without any."""
         following = min(_FIRST_SIZE if self.chosen == 1 else 2 * self.chosen, size_class(most))
-        return following if following > self.chosen and following not in self.sizes else 0
+        is_open = 1 in self.sizes and following > self.chosen and not self.is_known(following)
+        return following if is_open else 0
+
+    def decision(self) -> tuple[int, tuple[tuple[int, bool], ...]]:
+        """Return everything that decides about stacks, except their times."""
+        return self.chosen, tuple((size, self.is_known(size)) for size in self.sizes)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -100,26 +114,26 @@ class StackTimes:
     def observe(self, key: StackKey, sub_epoch: CompletedSubEpoch) -> None:
         """Add a committed sub-epoch, if it was trained in full on one device, separately or in a stack."""
         plan, rows = sub_epoch.parallel_plan, sub_epoch.rows
-        is_separate = plan is None or plan.is_single
-        is_alone_in_stack = not is_separate and not sub_epoch.is_fused
+        # A stack that shrank to one model, and other plans, take longer than separate training.
+        is_separate, is_stack = plan is None or plan.is_single, sub_epoch.group.size > 1
         is_late = self.since is not None and sub_epoch.started >= self.since
-        if not is_late or is_alone_in_stack or sub_epoch.resumed_rows or not rows or sub_epoch.other_members:
+        is_whole = bool(rows) and not sub_epoch.resumed_rows and not sub_epoch.other_members
+        if not (is_late and is_whole and (is_separate or is_stack)):
             return
         times = self._times.setdefault(key, _Times())
-        previous = times.chosen, tuple(times.sizes)
-        size = 1 if is_separate else size_class(sub_epoch.group.size)
+        previous, size = times.decision(), size_class(sub_epoch.group.size)
         times.observe(size, _Measurement(sub_epoch.group.id, sub_epoch.device_s / rows))
-        self.choices += previous != (times.chosen, tuple(times.sizes))
+        self.choices += previous != times.decision()
 
     def is_worthwhile(self, key: StackKey, most: int) -> bool:
         """True if stacks of at most `most` models are faster, or one is to be measured."""
         times = self._times.get(key)
-        return times is not None and 1 in times.sizes and (times.chosen > 1 or times.untried(most) > 0)
+        return times is not None and (times.chosen > 1 or times.next_size(most) > 0)
 
-    def untried(self, key: StackKey, most: int) -> int:
+    def next_size(self, key: StackKey, most: int) -> int:
         """Return the size to measure next, at most `most`; 0 without any."""
         times = self._times.get(key)
-        return times.untried(most) if times is not None and 1 in times.sizes else 0
+        return times.next_size(most) if times is not None else 0
 
     def chosen(self, key: StackKey) -> int:
         """Return the fastest measured size; 1 if models train separately."""
@@ -127,9 +141,9 @@ class StackTimes:
         return 1 if times is None else times.chosen
 
     def is_slower(self, key: StackKey, models: int) -> bool:
-        """True if a stack of this size was measured, and separate training is faster."""
+        """True if measurements of this size show that separate training is faster."""
         times, size = self._times.get(key), size_class(models)
-        if times is None or 1 not in times.sizes or size not in times.sizes:
+        if times is None or not (times.is_known(1) and times.is_known(size)):
             return False
         return times.seconds(size) >= times.seconds(1)
 
