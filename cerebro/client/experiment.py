@@ -212,6 +212,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         epochs: int = 1,
         metric: str | None = None,
         mode: Literal["min", "max"] | None = None,
+        objectives: Mapping[str, Literal["min", "max"]] | None = None,
+        constraints: Sequence[str] = (),
         seed: int = 0,
         samples: int | None = None,
         search: UserProcedure | Search | None = None,
@@ -235,8 +237,14 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
                 `loguniform` or `randint` (random search), or a list of dicts. Must have ``batch_size``.
             epochs: epochs for each model; with `search`, the maximum. Default 1.
             metric: metric that ranks the models, as returned by `SubEpochSpec.test` (by `train` without a split
-                ``valid``). Required.
-            mode: ``"max"`` if larger is better, ``"min"`` if smaller is better. Required.
+                ``valid``). Required without `objectives`.
+            mode: ``"max"`` if larger is better, ``"min"`` if smaller is better. Required without `objectives`.
+            objectives: several objectives instead of `metric` and `mode`: names and directions, such as
+                ``{"accuracy": "max", "train_s": "min"}``. The first is a metric of the spec and chooses each model's
+                best epoch; others may be measures of the platform: ``train_s``, ``model_bytes``, ``peak_bytes``,
+                ``peak_gpu_bytes``, ``test_row_s``. See `FitResult.pareto`.
+            constraints: limits on metrics or measures, such as ``["latency_ms <= 20"]``. Models that meet all rank
+                before the others.
             seed: seed of weights, shuffles and schedule. Default 0.
             samples: number of models to sample if the search space has distributions; with `search`, the maximum.
             search: search procedure: ``ASHA()``, ``Hyperband()``, ``PBT()`` or ``Random()``, each with an optional
@@ -261,7 +269,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             SearchSpaceError: the search space is empty or has an invalid value.
             SearchError: the arguments of the search are invalid.
             SpecError: `spec` lacks a method or cannot be pickled, or a technique is invalid.
-            MetricError: `metric` or `mode` is missing, or `spec` does not return the metric.
+            MetricError: `metric` or `mode` is missing, `spec` does not return a metric, or an objective or constraint
+                is invalid.
             DataError: no data set exists, or an option is invalid.
             ConflictError: an open run of the experiment prevents this one.
             RunFailedError: the run failed as a whole.
@@ -289,6 +298,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             epochs=epochs,
             metric=metric,
             mode=mode,
+            objectives=objectives,
+            constraints=constraints,
             seed=seed,
             samples=samples,
             search=search,

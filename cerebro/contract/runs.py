@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.failure_rules import RulesOfRun
@@ -71,6 +71,41 @@ class Goal(Contract):
         return self
 
 
+Mode = Literal["min", "max"]
+"""Whether smaller or larger values are better."""
+
+MEASURES: dict[str, str] = {
+    "train_s": "seconds of training in user code, over all epochs until the best one",
+    "model_bytes": "size of the checkpoint at the best epoch, without frozen weights",
+    "peak_bytes": "peak memory of the processes that trained the model",
+    "peak_gpu_bytes": "peak memory of torch on their GPUs",
+    "test_row_s": "seconds per row in `SubEpochSpec.test` on the validation split",
+}
+"""Measures that the platform has for each model, as objectives and in constraints: name -> meaning."""
+
+
+class Constraint(Contract):
+    """A constraint on a metric or measure of a model."""
+
+    name: str = Field(min_length=1)
+    operator: Literal["<=", "<", ">=", ">"]
+    limit: FiniteFloat
+
+    @property
+    def is_upper(self) -> bool:
+        """True if smaller values meet it."""
+        return self.operator.startswith("<")
+
+    def is_met(self, value: float) -> bool:
+        """Return True if a value meets the constraint. NaN does not."""
+        if value == self.limit:
+            return len(self.operator) == 2
+        return value < self.limit if self.is_upper else value > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.operator} {self.limit:g}"
+
+
 class FitRequest(_SpecRequest):
     """`run_fit`: train each model for `epochs` epochs over all partitions by hopping.
 
@@ -84,7 +119,11 @@ class FitRequest(_SpecRequest):
     """Search space of `models`, if it has conditions, so clones follow them. A search has its own space."""
     epochs: int = Field(ge=1)
     metric: str = Field(min_length=1)
-    mode: Literal["min", "max"]
+    mode: Mode
+    objectives: dict[str, Mode] = Field(default_factory=dict, exclude_if=lambda objectives: not objectives)
+    """Several objectives; the first one is `metric` with `mode`. Absent: `metric` alone."""
+    constraints: tuple[Constraint, ...] = Field((), exclude_if=lambda constraints: not constraints)
+    """Constraints on metrics and measures. Models that meet all rank before the others."""
     seed: int = 0
     scheduler: str = "lrptw"
     planner: bool = True
@@ -117,6 +156,23 @@ class FitRequest(_SpecRequest):
         if not self.models and self.search is None:
             raise ValueError("a fit without a search needs models")
         return self
+
+    @model_validator(mode="after")
+    def _ranks_by_the_first_objective(self) -> FitRequest:
+        if self.objectives and next(iter(self.objectives.items())) != (self.metric, self.mode):
+            raise ValueError("metric and mode are the first objective")
+        return self
+
+    @property
+    def compared_names(self) -> tuple[str, ...]:
+        """Names of the objectives, then of other metrics and measures in constraints."""
+        names = (self.metric, *self.objectives, *(each.name for each in self.constraints))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def is_multi_objective(self) -> bool:
+        """True if the models have no order by one number: several objectives, or constraints."""
+        return len(self.objectives) > 1 or bool(self.constraints)
 
     @model_validator(mode="after")
     def _has_order_of_groups(self) -> FitRequest:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, LateContract
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import Constraint, Mode
 from cerebro.contract.search import Sampler, SearchRequest, Space
 
 # --- serialized actions; see `cerebro.search.procedure` for their meaning ---------------------------
@@ -74,6 +75,10 @@ class KnownModel(Contract):
 
     hyperparams: Hyperparameters
     scores: dict[int, float]
+    points: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = Field(
+        default_factory=dict, exclude_if=lambda points: not points
+    )
+    """Epoch -> losses and violations; see `cerebro.search.pareto.Point`."""
     is_failed: bool
     is_running: bool
 
@@ -94,7 +99,7 @@ class ActionsRequest(LateContract):
 
     Attributes:
         search: the run's search; its procedure is an `OwnProcedure`.
-        epochs, metric, mode, seed, workers: as in `cerebro.search.transducer.Search`.
+        epochs, metric, mode, objectives, constraints, seed, workers: as in `cerebro.search.transducer.Search`.
         largest_batch: maximum batch size: the rows of the smallest partition.
         log: all reports to the search, with the procedure's known actions (`cerebro.search.wire_format`).
             Compressed, because a long search has some MB.
@@ -104,7 +109,9 @@ class ActionsRequest(LateContract):
     search: SearchRequest
     epochs: int
     metric: str
-    mode: Literal["min", "max"]
+    mode: Mode
+    objectives: dict[str, Mode] = Field(default_factory=dict, exclude_if=lambda objectives: not objectives)
+    constraints: tuple[Constraint, ...] = Field((), exclude_if=lambda constraints: not constraints)
     seed: int
     workers: int
     largest_batch: int

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.texts import first_line
+from cerebro.search.pareto import Point, ranks
 from cerebro.state import Model, Run
 from cerebro.state.reports import state_words
+from cerebro.state.runs.compared_values import point_of, reported_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +81,7 @@ class ModelSummary:
         failure: reason why it failed.
         parent: model it was cloned from, if any.
         tags: tags of users, with the note.
+        point: objectives and constraints at the best epoch; empty for a fit with one objective and no constraint.
     """
 
     id: str
@@ -96,6 +99,18 @@ class ModelSummary:
     failure: Failure | None
     parent: Parent | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    point: Point = field(default=Point(()))
+
+    def is_better(self, other: ModelSummary, mode: str) -> bool:
+        """Return True if this model ranks before another one; both have a value. Without several objectives and
+        constraints, by the objective; of equal models the earlier one.
+        """
+        return self._key(mode) < other._key(mode)
+
+    def _key(self, mode: str) -> tuple[bool, tuple[float, ...], int]:
+        assert self.best is not None
+        losses = self.point.losses or (self.best if mode == "min" else -self.best,)
+        return not self.point.is_feasible, losses, self.index
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -125,9 +140,9 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         latest_epoch=latest,
         best=model.metric(request.metric, best, validated=validated) if best else None,
         best_epoch=best,
-        metrics=model.validation.metrics.get(shown_epoch, {})
-        if validated
-        else model.training_metrics(shown_epoch),
+        metrics=reported_values(run, model, shown_epoch)
+        if request.is_multi_objective and best
+        else model.metrics(shown_epoch, validated=validated),
         hyperparams=model.hyperparams_shown(best),
         worker=(task.worker or "") if task else "",
         effort=Effort(
@@ -143,6 +158,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         if model.lineage.parent
         else None,
         tags=model.tags,
+        point=point_of(run, model, best) if best else Point(()),
     )
 
 
@@ -171,13 +187,25 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
 
 
 def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
-    """Sort models, best first; models without a value are last, more advanced ones first."""
-    sign = 1 if mode == "min" else -1
+    """Sort models, best first; models without a value are last, more advanced ones first.
 
-    def rank(row: ModelSummary) -> tuple[bool, float, int]:
-        return row.best is None, -row.progress.done if row.best is None else sign * row.best, row.index
+    With several objectives or constraints, in the order of `cerebro.state.models.best`.
+    """
+    sign, rows = 1 if mode == "min" else -1, list(rows)
+    by_rank = ranks_by_model(rows)
 
-    return sorted(rows, key=rank)
+    def key(row: ModelSummary) -> tuple[bool, int, tuple[float, ...], int]:
+        if row.best is None:
+            return True, 0, (-row.progress.done,), row.index
+        return False, by_rank.get(row.id, 0), row.point.losses or (sign * row.best,), row.index
+
+    return sorted(rows, key=key)
+
+
+def ranks_by_model(rows: Iterable[ModelSummary]) -> dict[str, int]:
+    """Return model -> non-dominated rank, from 1; empty for a fit with one objective and no constraint."""
+    known = [row for row in rows if row.best is not None and row.point.losses]
+    return dict(zip((row.id for row in known), ranks([row.point for row in known]), strict=True))
 
 
 def failure_groups(rows: Iterable[ModelSummary]) -> list[tuple[Failure, list[ModelSummary]]]:

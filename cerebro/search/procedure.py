@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import Space
+from cerebro.search.pareto import NO_CRITERIA, Criteria
 
 SEARCH = "search"
 """Value of `by` for the search itself. Any other value is a user."""
@@ -56,7 +57,7 @@ class Measured:
 
     Attributes:
         value: value of the run's metric.
-        metrics: values of all metrics, by name.
+        metrics: values of all metrics, by name; with several objectives or constraints, also the measures in them.
         time: seconds since the run began, by event times.
     """
 
@@ -224,8 +225,10 @@ class Facts:
 
     Attributes:
         epochs: largest resource of a model.
+        metric, mode: the first objective.
         samples: maximum number of suggestions; `None`: no limit.
         workers: number of workers at the start. `Crew` reports changes.
+        criteria: objectives and constraints; empty for one objective without constraints.
     """
 
     epochs: int
@@ -235,6 +238,7 @@ class Facts:
     workers: int
     seed: int
     space: Space = field(default_factory=dict)
+    criteria: Criteria = NO_CRITERIA
 
     def rng(self, number: int) -> random.Random:
         """Return the random generator with this number. Equal numbers give equal generators."""
@@ -243,6 +247,13 @@ class Facts:
     def score(self, value: float) -> float:
         """Return `value` with its sign chosen so that larger is better."""
         return value if self.mode == "max" else -value
+
+    def text(self, value: float, metrics: Mapping[str, float]) -> str:
+        """Describe a model's objectives, such as ``accuracy 0.93, train_s 12.5``."""
+        values = {self.metric: value} | {
+            name: metrics[name] for name in self.criteria.objectives if name in metrics
+        }
+        return ", ".join(f"{name} {each:.6g}" for name, each in values.items())
 
 
 class Procedure(Protocol):

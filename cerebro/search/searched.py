@@ -5,7 +5,7 @@ Each procedure and `Search` keep their own `SearchedModels`; the run's full stat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract.records import Hyperparameters
@@ -36,6 +36,7 @@ class SearchedModel:
         requested: resource requested by the search since a user last changed it; the action may still be pending.
         reached: largest resource used up, or the inherited epochs.
         values: epoch -> value of the run's metric.
+        metrics: epoch -> all metrics, and measures in objectives and constraints.
         changed: last completed epoch when a user changed its hyperparameters; 0 without such a change.
         is_kept: True if a user resumed or extended it, so the search may not stop it.
     """
@@ -48,6 +49,7 @@ class SearchedModel:
     requested: int = 0
     reached: int = 0
     values: dict[int, float] = field(default_factory=dict)
+    metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
     changed: int = 0
     is_failed: bool = False
     is_stopped: bool = False
@@ -135,6 +137,7 @@ def _note(model: SearchedModel, report: _AboutOne) -> None:
     match report:
         case Measured():
             model.values[report.epoch] = report.value
+            model.metrics[report.epoch] = report.metrics
         case Reached():
             model.reached = max(model.reached, report.epochs)
             model.resource = max(report.epochs, model.requested)

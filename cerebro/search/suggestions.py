@@ -16,6 +16,7 @@ from cerebro.contract.search import SAMPLERS, OwnSampler, Sampler, Space
 from cerebro.contract.search_tasks import KnownModel, SuggestionsRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
+from cerebro.search.pareto import Point
 from cerebro.search.samplers import suggest
 
 
@@ -37,6 +38,7 @@ def suggestions_request(
         KnownModel(
             hyperparams=past.hyperparams,
             scores=dict(past.scores),
+            points=dict(past.points),
             is_failed=past.is_failed,
             is_running=past.is_running,
         )
@@ -60,7 +62,16 @@ def values_for(
         Exception: any exception of user code.
     """
     sampler, own_sampler = request.sampler, None
-    history = [Past(**known.model_dump()) for known in request.history]
+    history = [
+        Past(
+            hyperparams=known.hyperparams,
+            scores=known.scores,
+            points={epoch: Point(*each) for epoch, each in known.points.items()},
+            is_failed=known.is_failed,
+            is_running=known.is_running,
+        )
+        for known in request.history
+    ]
     if isinstance(sampler, OwnSampler):
         if opened is None:
             raise SearchError(f"the sampler {sampler.name} is user code, which only workers run")

@@ -17,6 +17,7 @@ from typing import Literal
 from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
+from cerebro.search.pareto import NO_CRITERIA, Criteria, Point
 from cerebro.search.procedure import (
     SEARCH,
     Action,
@@ -55,19 +56,20 @@ class Search:
 
     Args:
         epochs: largest resource of a model.
-        metric, mode: how models are compared.
+        metric, mode: how models are compared; the first objective if there are several.
         seed: seed of the run.
         workers: number of workers at the start of the run.
         largest_batch: largest valid batch size. If given, the actions of a user's own procedure are checked
             against it.
         user_procedure: the procedure object for an `OwnProcedure` request. Its invalid actions raise instead of
             being skipped, so its author sees the mistake.
+        criteria: objectives and constraints, if any.
 
     Raises:
         SearchError: the request names an unknown procedure or version.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the constants of a search, by keyword
         self,
         request: SearchRequest,
         *,
@@ -78,6 +80,7 @@ class Search:
         workers: int,
         largest_batch: int | None = None,
         user_procedure: Procedure | None = None,
+        criteria: Criteria = NO_CRITERIA,
     ) -> None:
         self.request = request
         self.facts = Facts(
@@ -88,6 +91,7 @@ class Search:
             workers=workers,
             seed=seed,
             space=request.space,
+            criteria=criteria,
         )
         self.models = SearchedModels()
         self.is_finished = False
@@ -132,9 +136,22 @@ class Search:
             hyperparams=model.hyperparams,
             # Values measured before a user changed the hyperparameters say nothing about the new ones.
             scores={e: self.facts.score(value) for e, value in model.values.items() if e > model.changed},
+            points=self._points(model),
             is_failed=model.is_failed,
             is_running=not model.has_ended and model.reached < self.facts.epochs,
         )
+
+    def _points(self, model: SearchedModel) -> dict[int, Point]:
+        """Return epoch -> point, where all objectives and constraints have a value."""
+        criteria = self.facts.criteria
+        if not criteria:
+            return {}
+        points = {
+            epoch: criteria.point(metrics)
+            for epoch, metrics in model.metrics.items()
+            if epoch > model.changed
+        }
+        return {epoch: point for epoch, point in points.items() if point.is_known}
 
     # --- reports and actions ---------------------------------------------------------------------
 

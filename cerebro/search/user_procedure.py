@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_tasks import Actions, ActionsRequest
 from cerebro.errors import SearchError
+from cerebro.search.pareto import Criteria
 from cerebro.search.procedure import Action, Add, Extend, Facts, Finish, Procedure, Report, Stop, Suggest
 from cerebro.search.transducer import Search
 from cerebro.search.wire_format import action_data, action_of, actions_line, unpacked
@@ -104,6 +105,7 @@ def search_of(request: ActionsRequest, procedure: Procedure) -> Search:
         workers=request.workers,
         largest_batch=request.largest_batch,
         user_procedure=procedure,
+        criteria=Criteria(objectives=request.objectives, constraints=request.constraints),
     )
 
 

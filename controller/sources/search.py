@@ -18,6 +18,7 @@ from cerebro.contract.search import SAMPLERS, OwnProcedure
 from cerebro.contract.search_tasks import ActionsRequest, SuggestionsRequest
 from cerebro.errors import CerebroError
 from cerebro.search.history import Past
+from cerebro.search.pareto import Criteria
 from cerebro.search.procedure import Action, Add, Extend, Finish, Stop, Suggest
 from cerebro.search.suggestions import suggestions_request, values_for
 from cerebro.search.transducer import Search
@@ -79,6 +80,7 @@ class Searching:
                 workers=run.search.first_workers,
                 largest_batch=self._largest_batch,
                 user_procedure=self._procedure_answers,
+                criteria=Criteria.of(request),
             )
         except CerebroError as error:
             self._problem = str(error)
@@ -143,6 +145,8 @@ class Searching:
             epochs=self._request.epochs,
             metric=self._request.metric,
             mode=self._request.mode,
+            objectives=dict(Criteria.of(self._request).objectives),
+            constraints=self._request.constraints,
             seed=self._request.seed,
             workers=self._first_workers,
             largest_batch=self._largest_batch,

@@ -19,7 +19,7 @@ from cerebro.contract.priority import shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import NotFoundError
-from cerebro.figures.models import ModelProgress, ModelSummary
+from cerebro.figures.models import ModelProgress, ModelSummary, ranks_by_model
 from cerebro.state import Model, Run
 from cerebro.state.models import parallel_plans
 from cerebro.state.runs.pruning import removal_text
@@ -323,6 +323,8 @@ def _default_columns(columns: Columns, varying: tuple[str, ...], *, has_parents:
 
 def _ranks(rows: Sequence[ModelSummary], best_first: Sequence[ModelSummary], mode: str) -> dict[str, int]:
     """Return the ranks of `rows` among all models `best_first`; models without a value have none."""
+    if by_rank := ranks_by_model(best_first):
+        return {row.id: by_rank[row.id] for row in rows if row.id in by_rank}
     sign = -1 if mode == "max" else 1
     values = [sign * row.best for row in best_first if row.best is not None]
     return {row.id: 1 + bisect_left(values, sign * row.best) for row in rows if row.best is not None}

@@ -26,7 +26,6 @@ class ModelTable:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._sign = 1 if run.fit_request.mode == "max" else -1
         self._positions: dict[str, int] = {}
         self._hyperparameters: dict[str, None] = {}
         self._varying: tuple[str, ...] | None = None
@@ -186,7 +185,7 @@ class ModelTable:
     def _is_better(self, row: ModelSummary, than: ModelSummary | None) -> bool:
         if row.best is None:
             return False
-        if than is None or than.best is None or than.id == row.id:
-            return than is None or than.best is None or self._sign * row.best >= self._sign * than.best
-        difference = self._sign * (row.best - than.best)
-        return difference > 0 or (difference == 0 and row.index < than.index)
+        if than is None or than.best is None:
+            return True
+        mode = self._run.fit_request.mode
+        return row.is_better(than, mode) if than.id != row.id else not than.is_better(row, mode)

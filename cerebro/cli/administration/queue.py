@@ -26,9 +26,10 @@ from cerebro.state import (
     schedule_now,
     waiting_for,
 )
-from cerebro.state.models.best import ranked_models
+from cerebro.state.models.best import RankedModel, ranked_models
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
+from cerebro.state.runs.compared_values import compared_values
 from cerebro.state.worker_quarantine import health_words
 
 
@@ -162,6 +163,18 @@ def experiment_json(
     }
 
 
+def _standing_json(run: Run, row: RankedModel) -> dict[str, Any]:
+    """Return rank and values of a model in a fit with several objectives or constraints, else an empty object."""
+    if not run.fit_request.is_multi_objective:
+        return {}
+    values = compared_values(run, row.model, row.epoch) if row.epoch else {}
+    return {
+        "rank": row.rank or None,
+        "is_feasible": row.point.is_feasible if row.rank else None,
+        "values": values,
+    }
+
+
 def _models_json(run: Run, top: int | None) -> dict[str, Any]:
     """Return the models of a fit, best first; an empty object for other runs."""
     if not run.is_planned_fit:
@@ -171,16 +184,17 @@ def _models_json(run: Run, top: int | None) -> dict[str, Any]:
         "mode": run.fit_request.mode,
         "models": [
             {
-                "model": model.id,
-                "state": state_words.model(model, run),
-                "value": value,
-                "best_epoch": epoch,
-                "completed_epochs": model.completed_epochs,
-                "epochs": model.epochs,
-                "hyperparameters": dict(model.hyperparams),
-                "error": model.failures.final.line if model.failures.final else "",
+                "model": row.model.id,
+                "state": state_words.model(row.model, run),
+                "value": row.value,
+                "best_epoch": row.epoch,
+                "completed_epochs": row.model.completed_epochs,
+                "epochs": row.model.epochs,
+                "hyperparameters": dict(row.model.hyperparams),
+                "error": row.model.failures.final.line if row.model.failures.final else "",
             }
-            for model, epoch, value in ranked_models(run)[:top]
+            | _standing_json(run, row)
+            for row in ranked_models(run)[:top]
         ],
     }
 

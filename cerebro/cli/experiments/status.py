@@ -19,7 +19,6 @@ from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import (
     ExperimentState,
-    Model,
     QueuePosition,
     Run,
     explained,
@@ -30,10 +29,11 @@ from cerebro.state import (
     schedule_lines,
     waiting_for,
 )
-from cerebro.state.models.best import best_model, ranked_models
+from cerebro.state.models.best import RankedModel, best_model, ranked_models
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
 from cerebro.state.runs import rungs
+from cerebro.state.runs.compared_values import compared_values
 from cerebro.state.runs.goals import forecast_lines
 from cerebro.state.snapshots import restored
 from cerebro.state.tasks import verification_texts
@@ -178,22 +178,28 @@ def _epoch_lines(fit: Run) -> list[str]:
 def _model_lines(state: ExperimentState, fit: Run, top: int) -> list[str]:
     best, ranked = best_model(state, fit), ranked_models(fit)
     rows = [
-        _model_row(fit, model, score, is_best=best is not None and model is best.model)
-        for model, _, score in ranked[:top]
+        _model_row(fit, row, is_best=best is not None and row.model is best.model) for row in ranked[:top]
     ]
-    heads = (f"MODEL OF {fit.id}", "STATE", "EPOCHS", fit.fit_request.metric.upper(), "HYPERPARAMETERS", "")
+    request = fit.fit_request
+    names = request.compared_names if request.is_multi_objective else (request.metric,)
+    heads = (f"MODEL OF {fit.id}", "STATE", "EPOCHS", *map(str.upper, names), "HYPERPARAMETERS", "")
     lines = [*([f"  {best.line}"] if best else []), *table(heads, rows)]
     if len(ranked) > top:
         lines.append(f"  the best {top:,} of {len(ranked):,} models; `--top {len(ranked)}` shows all")
     return lines
 
 
-def _model_row(fit: Run, model: Model, score: float | None, *, is_best: bool) -> tuple[str, ...]:
+def _model_row(fit: Run, row: RankedModel, *, is_best: bool) -> tuple[str, ...]:
+    model, request = row.model, fit.fit_request
+    shown = [row.value]
+    if request.is_multi_objective:
+        values = compared_values(fit, model, row.epoch) if row.epoch else {}
+        shown = [values.get(name) for name in request.compared_names]
     origin = (
         f"from {model.lineage.parent} at epoch {model.inherited_epochs}" if model.lineage.sub_epochs else ""
     )
     reason = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
-    note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(reason)]))
+    note = ", ".join(filter(None, ["best" if is_best else "", row.words, origin, first_line(reason)]))
     note = (
         model.failures.final.line
         if model.failures.final
@@ -203,7 +209,7 @@ def _model_row(fit: Run, model: Model, score: float | None, *, is_best: bool) ->
         model.id,
         state_words.model(model, fit),
         f"{model.completed_epochs}/{model.epochs}",
-        "-" if score is None else f"{score:.4g}",
+        *("-" if value is None else f"{value:.4g}" for value in shown),
         ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
         note,
     )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from cerebro.client.connection import author
 from cerebro.client.limits import Limits, wait_limit_s
+from cerebro.client.requests.objectives import Comparison, check_search, comparison
 from cerebro.client.requests.techniques import Parallelism
 from cerebro.client.search import (
     SearchSpace,
@@ -87,6 +88,8 @@ class FitOptions:
     epochs: int = 1
     metric: str | None = None
     mode: Literal["min", "max"] | None = None
+    objectives: Mapping[str, Literal["min", "max"]] | None = None
+    constraints: Sequence[str] = ()
     seed: int = 0
     samples: int | None = None
     search: UserProcedure | Search | None = None
@@ -99,6 +102,11 @@ class FitOptions:
     def __post_init__(self) -> None:
         for name, group in (("scheduling", Scheduling), ("limits", Limits), ("parallelism", Parallelism)):
             check_group(name, getattr(self, name), group)
+
+    @property
+    def comparison(self) -> Comparison:
+        """How the fit compares models; raises `MetricError` for an invalid argument."""
+        return comparison(self.metric, self.mode, self.objectives, self.constraints)
 
     @classmethod
     def from_flat(cls, options: Mapping[str, Any]) -> FitOptions:
@@ -225,6 +233,7 @@ def resolve_fit(
         author=author(),
     )
     check_stop_rules(spec, request.stop if request else (), has_validation_split=has_validation_split)
+    check_search(options.comparison, request)
     models: list[Hyperparameters] = []
     if search.procedure is None:
         models = configurations(space, samples=options.samples, seed=options.seed)
@@ -254,16 +263,17 @@ def fit_request(
         technique_fields: result of `techniques.resolve_techniques`.
         goal: result of `limits.goal`.
     """
-    assert options.metric is not None  # `resolve_fit` checks metric and mode
-    assert options.mode is not None
+    compared = options.comparison
     return FitRequest(
         code=code,
         models=tuple(models),
         space=conditional_space(space) if search_request is None or not search_request.space else {},
         search=search_request,
         epochs=options.epochs,
-        metric=options.metric,
-        mode=options.mode,
+        metric=compared.metric,
+        mode=compared.mode,
+        objectives=dict(compared.objectives),
+        constraints=compared.constraints,
         seed=options.seed,
         has_shared_order=True,
         verify=options.verify,
@@ -281,13 +291,16 @@ def fit_request(
 def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, has_validation_split: bool) -> None:
     if spec is not None:
         check_training_spec(spec, "run_fit", has_validation_split=has_validation_split)
-    if options.mode not in ("min", "max"):
+    compared = options.comparison
+    for metric, place in compared.metrics:
+        _check_metric(spec, metric, "test" if has_validation_split else "train", place=place)
+    for measure in compared.measures:
+        _check_is_no_metric(spec, measure, "test" if has_validation_split else "train")
+    if "test_row_s" in compared.measures and not has_validation_split:
         raise MetricError(
-            f"mode is {options.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
+            "the measure 'test_row_s' needs validation rows, but the experiment has no split 'valid': add the split, "
+            "or choose other objectives and constraints"
         )
-    if not options.metric:
-        raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
-    _check_metric(spec, options.metric, "test" if has_validation_split else "train")
     if not 0 < options.epochs < math.inf:
         raise DataError(f"epochs is {options.epochs}, expected a finite number above 0")
     checked_failure_rules(options.failure_rules)
@@ -309,6 +322,15 @@ def check_stop_rules(
         if isinstance(rule, Above | Below):
             place = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
             _check_metric(spec, rule.metric, "test" if has_validation_split else "train", place=place)
+
+
+def _check_is_no_metric(spec: SubEpochSpec | None, measure: str, method: str) -> None:
+    defining = "" if spec is None else defining_method(spec, method)
+    if defining and measure in (returned_names(getattr(spec, defining), measure) or ()):
+        raise MetricError(
+            f"{type(spec).__name__}.{defining}() returns {measure!r}, which is also a measure of the platform: rename "
+            "the metric"
+        )
 
 
 def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, place: str = "as `metric`") -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 from cerebro.client.files import Files
 from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
+from cerebro.client.results.pareto import pareto_table, value_columns, value_types
 from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
 from cerebro.client.results.tables import cell, merge_columns
 from cerebro.commands.selection import find_model
@@ -157,16 +158,19 @@ class FitResult(FitFigures):
         Returns:
             Columns ``model``, ``state``, the metric, ``best_epoch``, ``epochs`` (completed), hyperparameters and
             ``failure``, indexed by rank. If there are clones, ``parent`` and ``branch``, the last inherited epoch
-            (missing for new weights). If a sub-epoch had warnings, ``warning``.
+            (missing for new weights). If a sub-epoch had warnings, ``warning``. With several objectives or constraints,
+            instead of the metric: all objectives and values in constraints, ``front`` (non-dominated rank, from 1) and
+            ``feasible`` (True if all constraints are met). The order is then: feasible models, front, objectives.
         """
         rows = []
         has_warnings = any(model.failures.warnings for model in self._run.models.values())
         has_parents = any(model.lineage.parent for model in self._run.models.values())
-        for model, epoch, value in ranked_models(self._run):
+        for ranked in ranked_models(self._run):
+            model, epoch = ranked.model, ranked.epoch
             facts = {
                 "model": model.id,
                 "state": state_words.model(model, self._run),
-                self._request.metric: value,
+                **value_columns(self._run, ranked),
                 "best_epoch": epoch,
                 "epochs": model.completed_epochs,
                 "failure": model.failures.final.line if model.failures.final else "",
@@ -182,13 +186,30 @@ class FitResult(FitFigures):
             if has_warnings:
                 row["warning"] = model.failures.warning(model.own_sub_epochs)
             rows.append(row)
-        columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
+        types = value_types(self._request)
+        columns = ["model", "state", *types, "best_epoch", "epochs", "failure"]
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
-            {"best_epoch": "Int64", self._request.metric: "float64"}
-            | ({"branch": "Int64"} if has_parents else {})
+            {"best_epoch": "Int64", **types} | ({"branch": "Int64"} if has_parents else {})
         )
         frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
         return frame
+
+    def pareto(self) -> pd.DataFrame:
+        """Return the models that no other model dominates.
+
+        A model dominates another one if it is at least as good in every objective and better in one. Models that meet
+        all constraints come first; below, the others that no model of their kind dominates.
+
+        Returns:
+            Columns ``model``, ``feasible`` (True if all constraints are met), the objectives, other values in
+            constraints, ``best_epoch`` and hyperparameters. The values are of the best epoch by the first objective.
+
+        Example::
+
+            front = experiment.result().pareto()
+            front[front["feasible"]]
+        """
+        return pareto_table(self._run)
 
     def history(self) -> pd.DataFrame:
         """Return one row per model, epoch and split: duration and all metrics.

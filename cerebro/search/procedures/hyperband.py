@@ -11,7 +11,7 @@ from itertools import cycle
 
 from cerebro.contract.search import Hyperband
 from cerebro.search.procedure import Action, Extend, Facts, Refused, Report, Stop
-from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
+from cerebro.search.procedures.rungs import best_first, bracket_sizes, rung_epochs
 from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModel
 
@@ -52,7 +52,7 @@ class Bracket:
         """
         level = self.levels[self.rung]
         present = [model for model in self.members if not model.has_ended and level in model.values]
-        present.sort(key=lambda model: (-facts.score(model.values[level]), model.number))
+        present = best_first(present, level, facts)
         places = max(1, len(self.members) // eta)
         self.members, dropped = present[:places], present[places:]
         self.rung += 1
@@ -66,7 +66,8 @@ class Bracket:
         actions += [
             Stop(
                 model=model.id,
-                why=f"{facts.metric} {model.values[level]:.6g} after epoch {level} is not among the best {places}",
+                why=f"{facts.text(model.values[level], model.metrics[level])} after epoch {level} is not among the "
+                f"best {places}",
             )
             for model in dropped
             if model.resource <= level  # otherwise a user has extended it

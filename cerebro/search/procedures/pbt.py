@@ -27,6 +27,7 @@ from cerebro.search.procedure import (
     Suggest,
     Suggested,
 )
+from cerebro.search.procedures.rungs import best_first
 from cerebro.search.sampling import sample_from
 from cerebro.search.searched import SearchedModel, SearchedModels
 
@@ -73,7 +74,7 @@ class PbtSearch:
     def _select(self) -> list[Action]:
         level = self._level
         present = [model for model in self._members if not model.has_ended and level in model.values]
-        present.sort(key=lambda model: (-self.facts.score(model.values[level]), model.number))
+        present = best_first(present, level, self.facts)
         if level == self.facts.epochs or not present:
             return [Finish(why=f"the population of {self._size} has ended after {level} epochs")]
         share = max(1, int(self._choice.quantile * self._size))
@@ -90,8 +91,8 @@ class PbtSearch:
         actions += [
             Stop(
                 model=model.id,
-                why=f"{self.facts.metric} {model.values[level]:.6g} after {level} epochs is among the worst "
-                f"{len(present) - len(staying)} of {len(present)}",
+                why=f"{self.facts.text(model.values[level], model.metrics[level])} after {level} epochs is among the "
+                f"worst {len(present) - len(staying)} of {len(present)}",
             )
             for model in present[len(staying) :]
             if model.resource <= level  # otherwise a user has extended it

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from cerebro.search.pareto import Point, spread_order
+from cerebro.search.procedure import Facts
+from cerebro.search.searched import SearchedModel
 
 
 def rung_epochs(first: int, eta: int, epochs: int) -> tuple[int, ...]:
@@ -29,6 +34,18 @@ def bracket_sizes(rungs: int, eta: int) -> tuple[int, ...]:
     (81, 34, 15, 8, 5)
     """
     return tuple(-(-rungs * eta**s // (s + 1)) for s in range(rungs - 1, -1, -1))
+
+
+def best_first(models: Sequence[SearchedModel], level: int, facts: Facts) -> list[SearchedModel]:
+    """Sort models with a value after epoch `level`, best first.
+
+    With several objectives or constraints, by non-dominated rank; in a front, models that cover it come first.
+    """
+    if facts.criteria:
+        models = sorted(models, key=lambda model: model.number)
+        points = [facts.criteria.point(model.metrics[level]) for model in models]
+        return [models[place] for place in spread_order(points)]
+    return sorted(models, key=lambda model: (-facts.score(model.values[level]), model.number))
 
 
 class Rung:
@@ -59,3 +76,34 @@ class Rung:
     def best(self, count: int) -> list[int]:
         """Return the numbers of the `count` best models."""
         return [number for _, number in self._ranked[:count]]
+
+
+class ParetoRung:
+    """Ranking of models with several objectives or constraints, as in MO-ASHA; see `spread_order`."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self._points: dict[int, Point] = {}
+        self._ranked: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def put(self, number: int, point: Point) -> None:
+        """Set a model's point. Replaces its earlier one."""
+        self._points[number], self._ranked = point, None
+
+    def rank(self, number: int) -> int:
+        """Return the model's rank; 0 is the best."""
+        return self._order().index(number)
+
+    def best(self, count: int) -> list[int]:
+        """Return the numbers of the `count` best models."""
+        return self._order()[:count] if count else []
+
+    def _order(self) -> list[int]:
+        if self._ranked is None:
+            numbers = sorted(self._points)
+            points = [self._points[number] for number in numbers]
+            self._ranked = [numbers[place] for place in spread_order(points)]
+        return self._ranked

@@ -32,8 +32,11 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import GP, TPE, ChoiceOf, Distribution, LogUniform, RandInt
 from cerebro.search.grids import nearest
 from cerebro.search.history import Observations
+from cerebro.search.pareto import Point
 from cerebro.search.samplers.dimensions import generator_seed
 
+_CONSTRAINTS = "constraints"
+"""Key of a trial's violations in Optuna."""
 _FIRST = 1_000_000
 """Number of the first past trial. Requested trials count from 0."""
 _WHEN = datetime.datetime(2000, 1, 1)
@@ -72,11 +75,14 @@ def optuna_suggestions(
             place,
             axes,
             fill | {name: of(hyperparams[name]) for name, of in coordinates.items() if name in hyperparams},
-            score,
+            values,
+            violations,
         )
-        for place, (hyperparams, score) in enumerate(_all(observations))
+        for place, (hyperparams, values, violations) in enumerate(_all(observations))
     ]
-    study = optuna.create_study(storage=_PastTrials(past_trials), direction="maximize")
+    points = observations.points
+    directions = ["minimize"] * len(points[0].losses) if points else ["maximize"]
+    study = optuna.create_study(storage=_PastTrials(past_trials), directions=directions)
     groups = [list(dimensions)] if isinstance(choice, GP) else _groups(dimensions)
     found = []
     for number in numbers:
@@ -126,24 +132,36 @@ def _sampler(choice: TPE | GP, seed: int) -> BaseSampler:
     )
 
 
-def _all(observations: Observations) -> list[tuple[Hyperparameters, float | None]]:
-    return [*observations.scored, *((hyperparams, None) for hyperparams in observations.running)]
+_Trial = tuple[Hyperparameters, tuple[float, ...] | None, tuple[float, ...]]
+
+
+def _all(observations: Observations) -> list[_Trial]:
+    """Return hyperparameters, objectives (`None` for a running model) and violations of each model."""
+    points = observations.points or [Point((score,)) for _, score in observations.scored]
+    scored = zip(observations.scored, points, strict=True)
+    running: list[_Trial] = [(hyperparams, None, ()) for hyperparams in observations.running]
+    return [*((hyperparams, *point) for (hyperparams, _), point in scored), *running]
 
 
 def _trial(
-    place: int, axes: dict[str, BaseDistribution], params: dict[str, Any], score: float | None
+    place: int,
+    axes: dict[str, BaseDistribution],
+    params: dict[str, Any],
+    values: tuple[float, ...] | None,
+    violations: tuple[float, ...],
 ) -> FrozenTrial:
     return FrozenTrial(
         number=_FIRST + place,
         trial_id=_FIRST + place,
-        state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
-        value=score,
+        state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+        value=None,
+        values=values,
         datetime_start=_WHEN,
-        datetime_complete=None if score is None else _WHEN,
+        datetime_complete=None if values is None else _WHEN,
         params=params,
         distributions={name: axes[name] for name in params},
         user_attrs={},
-        system_attrs={},
+        system_attrs={_CONSTRAINTS: list(violations)} if violations else {},
         intermediate_values={},
     )
 

@@ -2,27 +2,68 @@
 
 The rule for equal values: the earlier fit wins, then the earlier model of the fit, then the earlier epoch. So a best
 model is replaced only by a better one. `Run.best_models` and `cerebro.figures.models.ranked` follow it, too.
+
+With several objectives or constraints: models that meet all constraints first, then by non-dominated rank, then by the
+objectives in their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.search.pareto import Point, ranks
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models.model import Model
+from cerebro.state.runs.compared_values import point_of
 from cerebro.state.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestModel:
-    """A model at its best epoch, with the metric's value there."""
+    """A model at its best epoch, with the metric's value there.
+
+    Attributes:
+        point: its objectives and constraints; empty for a fit with one objective and no constraint.
+    """
 
     run: Run
     model: Model
     epoch: int
     value: float
+    point: Point = field(default=Point(()))
+
+    @property
+    def key(self) -> tuple[bool, tuple[float, ...]]:
+        """Smaller for a better model of comparable fits."""
+        sign = -1 if self.run.fit_request.mode == "max" else 1
+        return not self.point.is_feasible, self.point.losses or (sign * self.value,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedModel:
+    """A model in the order of a fit.
+
+    Attributes:
+        epoch, value: best epoch and its metric; `None` without a value.
+        rank: non-dominated rank, from 1: the fronts of models that meet all constraints, then those of the others. 0
+            without a value, or for a fit with one objective and no constraint.
+        point: as in `BestModel`.
+    """
+
+    model: Model
+    epoch: int | None
+    value: float | None
+    rank: int = 0
+    point: Point = field(default=Point(()))
+
+    @property
+    def words(self) -> str:
+        """Describe the rank; empty without one."""
+        if not self.rank:
+            return ""
+        return f"front {self.rank}" if self.point.is_feasible else "violates a constraint"
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
@@ -40,12 +81,15 @@ class BestModel:
 
 
 def best_model(
-    state: ExperimentState, fit: Run | None = None, *, best_of: Callable[[Run], Model | None] = Run.best_model
+    state: ExperimentState,
+    fit: Run | None = None,
+    *,
+    best_of: Callable[[Run], Model | None] = Run.best_model,
 ) -> BestModel | None:
     """Find the best model over all fits comparable with `fit`.
 
-    Comparable fits have the same metric, mode, split and data set. Preprocessing with other arguments makes another
-    data set, whose fits are compared only with each other.
+    Comparable fits have the same objectives, constraints, split and data set. Preprocessing with other arguments makes
+    another data set, whose fits are compared only with each other.
 
     Args:
         fit: a planned fit. Default: the newest.
@@ -61,33 +105,46 @@ def best_model(
         if like is None or _ranking(run) != _ranking(like):
             continue
         best = best_in(run, best_of=best_of)
-        sign = 1 if run.fit_request.mode == "max" else -1
-        if best and (found is None or sign * best.value > sign * found.value):
+        if best and (found is None or best.key < found.key):
             found = best
     return found
 
 
-def ranked_models(run: Run) -> list[tuple[Model, int | None, float | None]]:
-    """Return the models of a fit with their best epoch and its value, best first, models without a value last."""
-    name, sign = run.fit_request.metric, -1 if run.fit_request.mode == "max" else 1
-    rows = []
-    for model in run.models.values():
-        epoch = run.best_epoch(model)
-        rows.append((model, epoch, model.metric(name, epoch, validated=run.is_validated) if epoch else None))
-    return sorted(rows, key=lambda row: (row[2] is None, 0.0 if row[2] is None else sign * row[2]))
+def ranked_models(run: Run) -> list[RankedModel]:
+    """Return the models of a fit, best first, models without a value last."""
+    rows = [_unranked(run, model) for model in run.models.values()]
+    if not run.fit_request.is_multi_objective:
+        sign = -1 if run.fit_request.mode == "max" else 1
+        return sorted(rows, key=lambda row: (row.value is None, sign * (row.value or 0.0)))
+    known = [row for row in rows if row.value is not None]
+    by_rank = ranks([row.point for row in known])
+    ranked = [replace(row, rank=rank) for row, rank in zip(known, by_rank, strict=True)]
+    ranked.sort(key=lambda row: (row.rank, row.point.losses))
+    return [*ranked, *(row for row in rows if row.value is None)]
+
+
+def _unranked(run: Run, model: Model) -> RankedModel:
+    epoch = run.best_epoch(model)
+    if epoch is None:
+        return RankedModel(model=model, epoch=None, value=None)
+    value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
+    return RankedModel(model=model, epoch=epoch, value=value, point=point_of(run, model, epoch))
 
 
 def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model) -> BestModel | None:
-    """Find the best model of one fit; `None` while none has the metric."""
+    """Find the best model of one fit; `None` while no model has the metric."""
     model = best_of(run)
     epoch = run.best_epoch(model) if model else None
     if model is None or epoch is None:
         return None
     value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
-    return None if value is None else BestModel(run=run, model=model, epoch=epoch, value=value)
+    if value is None:
+        return None
+    return BestModel(run=run, model=model, epoch=epoch, value=value, point=point_of(run, model, epoch))
 
 
-def _ranking(run: Run) -> tuple[str, str, bool, str | None]:
-    """Metric, mode, split and data set: two values are comparable only if all four are equal."""
-    dataset = run.plan.dataset if run.plan else None
-    return run.fit_request.metric, run.fit_request.mode, run.is_validated, dataset
+def _ranking(run: Run) -> tuple[object, ...]:
+    """Return objectives, constraints, split and data set: values are comparable only if all are equal."""
+    request, dataset = run.fit_request, run.plan.dataset if run.plan else None
+    objectives = tuple(request.objectives.items()) or ((request.metric, request.mode),)
+    return objectives, request.constraints, run.is_validated, dataset

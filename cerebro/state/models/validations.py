@@ -11,6 +11,8 @@ class ModelValidation:
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     """Epoch -> metrics from the user's test function."""
+    row_s: dict[int, float] = field(default_factory=dict)
+    """Epoch -> seconds per row in the user's test function, in fits that compare them."""
     unreadable: set[int] = field(default_factory=set)
     """Epochs whose last checkpoint a validation could not read.
 

@@ -21,9 +21,11 @@ from cerebro.contract.runs import (
     Request,
 )
 from cerebro.contract.tasks.checkpoints import FittedRef
+from cerebro.search.pareto import order
 from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
+from cerebro.state.runs.compared_values import point_of
 from cerebro.state.runs.counts import RunCounts
 from cerebro.state.runs.parts.clock import RunClock
 from cerebro.state.runs.parts.device_time import DeviceTime
@@ -398,7 +400,7 @@ class Run:
         return model.best_epoch(request.metric, request.mode, validated=self.is_validated)
 
     def best_models(self, count: int) -> list[Model]:
-        """Return the `count` models with the best metrics, best first; ties keep the models' order."""
+        """Return the `count` best models, best first; ties keep the models' order. See `cerebro.state.models.best`."""
         if not isinstance(self.request, FitRequest):
             return []
         name, sign = self.request.metric, 1 if self.request.mode == "min" else -1
@@ -409,6 +411,9 @@ class Run:
             value = model.metric(name, epoch, validated=is_validated) if epoch else None
             if value is not None:
                 known.append((sign * value, model))
+        if self.request.is_multi_objective:
+            points = [point_of(self, model, self.best_epoch(model) or 0) for _, model in known]
+            return [known[place][1] for place in order(points)[:count]]
         return [model for _, model in heapq.nsmallest(count, known, key=itemgetter(0))]
 
     def best_model(self) -> Model | None:

@@ -18,6 +18,7 @@ from cerebro.contract.events import (
 from cerebro.contract.search import OwnProcedure
 from cerebro.search.procedure import Changed, Extended, Failed, Measured, Reached, Resumed, Stopped
 from cerebro.state.models.model import Model, ModelState
+from cerebro.state.runs.compared_values import reported_values
 from cerebro.state.runs.run import Run
 from cerebro.state.runs.search_log import ReportedModel, SearchLog, user_name
 
@@ -77,7 +78,7 @@ def _report_metrics(log: SearchLog, run: Run, model: Model, reported: ReportedMo
         value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
         if epoch not in reported.measured and value is not None:
             reported.measured.add(epoch)
-            metrics = model.metrics(epoch, validated=run.is_validated)
+            metrics = reported_values(run, model, epoch)
             log.reports.append(
                 Measured(model=model.id, epoch=epoch, value=value, metrics=metrics, time=since_s)
             )
@@ -94,7 +95,7 @@ def _report_state(
                     model=model.id,
                     epochs=model.epochs,
                     value=math.nan if value is None else value,
-                    metrics=model.metrics(model.epochs, validated=run.is_validated),
+                    metrics=reported_values(run, model, model.epochs),
                     time=since_s,
                 )
             )

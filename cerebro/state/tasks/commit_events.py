@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.runs import FitRequest
+from cerebro.contract.runs import MEASURES, FitRequest
 from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.tasks.results import TaskResult
@@ -41,6 +41,8 @@ def commit(
             _train(event, run, task, model, workers)
         case "valid" if model:
             model.validate(task.key.epoch or 0, result.metrics)
+            if isinstance(run.request, FitRequest) and "test_row_s" in run.request.compared_names:
+                model.validation.row_s[task.key.epoch or 0] = result.timings.compute_s / max(1, result.rows)
         case "etl":
             _make(result, run, task, worker, datasets)
         case "fitting" if run.plan:
@@ -61,19 +63,20 @@ def commit(
 
 
 def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
-    """Fail a model whose results lack the run's metric."""
-    if not isinstance(run.request, FitRequest) or run.request.metric in returned:
+    """Fail a model whose results lack a metric that the run compares."""
+    if not isinstance(run.request, FitRequest) or task.key.kind != ("valid" if run.is_validated else "train"):
         return
-    if run.is_validated:
-        is_there = task.key.kind != "valid"
-    else:
-        is_there = task.key.kind != "train" or run.request.metric in model.returns
-    if is_there:
+    known = set(returned) if run.is_validated else {*returned, *model.returns}
+    missing = [name for name in run.request.compared_names if name not in known and name not in MEASURES]
+    if not missing:
         return
-    metric, source = run.request.metric, "test" if run.is_validated else "train"
+    metric, source = missing[0], "test" if run.is_validated else "train"
+    instead = "`metric`"
+    if run.request.is_multi_objective:
+        instead = f"`objectives` or `constraints`, such as the measures {', '.join(MEASURES)}"
     message = (
         f"metric {metric!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which returned: "
-        f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another `metric`"
+        f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another {instead}"
     )
     model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
     run.observe_model(model)

@@ -172,7 +172,7 @@ def test_of_equal_models_the_first_is_the_best_in_every_output(volumes: Volumes)
             story.epoch(epoch, model=model, loss=loss)
     result, table, order = fit_result(story, volumes), ModelTable(story.run), ["m01", "m02", "m03", "m00"]
     assert list(result.leaderboard()["model"]) == order
-    assert [model.id for model, _, _ in ranked_models(story.run)] == order
+    assert [row.model.id for row in ranked_models(story.run)] == order
     assert [row.id for row in table.ranked()] == order
     assert (result.best.id, result.best.epoch) == ("m01", 1)
     assert table.best() is table.row("m01")
