@@ -46,6 +46,8 @@ from cerebro.figures.search import (
     best_so_far,
     contour,
     observations,
+    pareto,
+    pareto_axes,
     rungs,
 )
 from cerebro.figures.static_svg import static_svg
@@ -89,6 +91,8 @@ __all__ = [
     "other_rows",
     "other_tasks",
     "parallel",
+    "pareto",
+    "pareto_axes",
     "partition_rows",
     "planned",
     "rows_with",

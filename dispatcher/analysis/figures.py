@@ -67,6 +67,14 @@ class RungsFigureQuery(ModelsFigureQuery):
     log: bool = False
 
 
+class ParetoQuery(ModelsFigureQuery):
+    """`x`, `y`: objectives or values in constraints. `log`: logarithmic axes."""
+
+    x: str = Field("", max_length=200)
+    y: str = Field("", max_length=200)
+    log: bool = False
+
+
 class HeatmapQuery(ModelsFigureQuery):
     """`x`, `y`: hyperparameters, by default the first two that vary."""
 
@@ -124,6 +132,24 @@ def _over_two(
         return partial(builder, rows, x=axes[0], y=axes[1], values=values)
 
     return _drawing(read_model, query, draw, why=f"{name} needs two hyperparameters that vary.")
+
+
+def pareto(read_model: ReadModel, query: ParetoQuery, now: float) -> Drawing:
+    """Draw the Pareto front of the selected models."""
+    run, rows = _select(read_model, query)
+    if run is None:
+        return empty_drawing()
+    request = run.fit_request
+    draw = partial(
+        figures.pareto,
+        ranked(rows, request.mode),
+        request,
+        x=query.x,
+        y=query.y,
+        is_log=query.log,
+        theme=query.theme,
+    )
+    return with_reason(draw, "" if rows else "No model fits the filter.")
 
 
 def best_so_far(read_model: ReadModel, query: BestSoFarQuery, now: float) -> Drawing:

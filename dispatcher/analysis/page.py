@@ -1,4 +1,4 @@
-"""Route of the tab Analysis: parallel coordinates, importance, heat map, contours and slices.
+"""Route of the tab Analysis: Pareto front, parallel coordinates, importance, heat map, contours and slices.
 
 Computes the form and the table of brushed models (10 rows); the figures are only linked
 (`dispatcher.analysis.figures`).
@@ -6,11 +6,12 @@ Computes the form and the table of brushed models (10 rows); the figures are onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.figures import varying
+from cerebro.contract.runs import FitRequest
+from cerebro.figures import pareto_axes, varying
 from dispatcher.models.page import table
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages.addresses import figure_url
@@ -64,7 +65,17 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "heatmap": figure("heatmap", x=x, y=y),
         "contour": figure("contour", x=x, y=y),
         "importance": figure("importance"),
+        **_pareto(run.fit_request, figure),
     }
+
+
+def _pareto(fit: FitRequest, figure: Callable[..., str]) -> Mapping[str, object]:
+    """Return the axes of the Pareto front and its address; empty texts for a fit that compares one value."""
+    axes = pareto_axes(fit, request.args.get("px", ""), request.args.get("py", ""))
+    if axes is None:
+        return {"compared": (), "px": "", "py": "", "pareto": ""}
+    px, py = axes
+    return {"compared": fit.compared_names, "px": px, "py": py, "pareto": figure("pareto", x=px, y=py)}
 
 
 def _axes(names: tuple[str, ...]) -> tuple[str, str]:

@@ -157,6 +157,7 @@ FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing | FromLog[Fi
     "heatmap": ("The objective over two hyperparameters.", figures.HeatmapQuery, figures.heatmap),
     "contour": ("Contours of the objective over two hyperparameters.", figures.HeatmapQuery, figures.contour),
     "best_so_far": ("The best objective so far.", figures.BestSoFarQuery, figures.best_so_far),
+    "pareto": ("Models over two objectives, with the Pareto front.", figures.ParetoQuery, figures.pareto),
     "rungs": ("Rungs of a search.", figures.RungsFigureQuery, figures.rungs),
     "importance": ("Which hyperparameters matter.", figures.ModelsFigureQuery, figures.importance),
     "schedule": ("Gantt chart of workers.", ScheduleFigureQuery, schedule_figure),

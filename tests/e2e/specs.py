@@ -121,6 +121,14 @@ class TinyTraining(SubEpochSpec):
             yield {"label": network(inputs).argmax(1)}
 
 
+class WideTraining(TinyTraining):
+    """A network whose hidden layer has `width` numbers; larger networks have larger checkpoints."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        width = hyperparams["width"]
+        return [nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, 3))]
+
+
 class FrozenTraining(TinyTraining):
     """A model with 16 MiB of frozen weights, and batch statistics that change."""
 

@@ -134,6 +134,22 @@ class Drawings:
             else None
         )
 
+    def pareto(self, *, x: str = "", y: str = "", is_log: bool = False) -> Figure | None:
+        """Draw the Pareto front over two objectives or values in constraints; `None` for one without constraints.
+
+        Raises:
+            NotFoundError: the run does not compare `x` or `y`.
+        """
+        known = self.request.compared_names
+        unknown = [name for name in (x, y) if name and name not in known]
+        if unknown:
+            raise NotFoundError(
+                f"{self.run.id} does not compare {', '.join(unknown)}: choose among {', '.join(known)}"
+            )
+        if figures.pareto_axes(self.request) is None:
+            return None
+        return figures.pareto(self.rows, self.request, x=x, y=y, is_log=is_log, theme=self.theme)
+
     def best_so_far(self, *, axis: ProgressAxis = "model", is_log: bool = False) -> Figure:
         """Draw the best value so far over models, time or trained epochs."""
         return figures.best_so_far(

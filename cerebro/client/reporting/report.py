@@ -142,6 +142,7 @@ def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
     """Yield element id, heading and figure."""
     metric = drawings.request.metric
     yield "figure-curves", f"Learning curves of {metric}", drawings.curves()
+    yield "figure-pareto", "Pareto front", drawings.pareto()
     yield "figure-parallel", "Hyperparameters side by side", drawings.parallel()
     yield "figure-scatter", f"{metric} over each hyperparameter", drawings.scatter()
     yield "figure-heatmap", f"Best {metric} by two hyperparameters", drawings.heatmap()
@@ -153,13 +154,15 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     rows, metric = drawings.rows, drawings.request.metric
     has_parents = any(row.parent for row in rows)
     origin = ("from",) if has_parents else ()
-    columns = ("model", "state", f"best {metric}", "at epoch", "sub-epochs")
+    names = drawings.request.compared_names[1:]
+    columns = ("model", "state", f"best {metric}", *names, "at epoch", "sub-epochs")
     columns = (*columns, *origin, *varying, "repeats", "compute, s")
     shown = [
         (
             row.id,
             row.state,
             row.best,
+            *(row.metrics.get(name) for name in names),
             row.best_epoch,
             f"{row.progress.done} of {row.progress.total}",
             *((str(row.parent or ""),) if has_parents else ()),

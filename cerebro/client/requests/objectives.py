@@ -155,4 +155,4 @@ def _constraint(text: object) -> Constraint:
         raise MetricError(
             f"the constraint {text!r} compares with {number!r}: give a finite number, {_EXAMPLE}"
         )
-    return Constraint(name=name, operator=operator, limit=limit)
+    return Constraint.model_validate({"name": name, "operator": operator, "limit": limit})

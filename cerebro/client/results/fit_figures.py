@@ -148,6 +148,36 @@ class FitFigures:
         """
         return to_plotly(self._required(self._drawings(theme).contour(x=x, y=y)), path)
 
+    def plot_pareto(
+        self,
+        path: Path | str | None = None,
+        *,
+        x: str = "",
+        y: str = "",
+        log: bool = False,
+        theme: Theme = "light",
+    ) -> go.Figure:
+        """Plot the Pareto front: a dot for each model, and a line through the models that no other one dominates.
+
+        Args:
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            x: objective or value in a constraint. Default: the second one.
+            y: objective or value in a constraint. Default: the first objective.
+            log: True for logarithmic axes. Default False.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            NotFoundError: the run has one objective and no constraint, or does not compare `x` or `y`.
+            ValueError: `path` does not end in ``.html``.
+        """
+        figure = self._drawings(theme).pareto(x=x, y=y, is_log=log)
+        if figure is None:
+            raise NotFoundError(
+                f"{self._run.id} has one objective and no constraint, so it has no Pareto front: give `objectives` to "
+                "run_fit"
+            )
+        return to_plotly(figure, path)
+
     def plot_best_so_far(
         self,
         path: Path | str | None = None,

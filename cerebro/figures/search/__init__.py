@@ -1,4 +1,4 @@
-"""Figures of a search: best value over models, rungs, and the metric over two hyperparameters as contours.
+"""Figures of a search: best value over models, rungs, Pareto front, contours.
 
 `cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call them. Slices over one hyperparameter are in
 `cerebro.figures.scatter`.
@@ -15,6 +15,7 @@ from cerebro.figures.search.best_so_far import (
     values_of_epochs,
 )
 from cerebro.figures.search.contour import contour
+from cerebro.figures.search.pareto import pareto, pareto_axes
 from cerebro.figures.search.rungs import rungs
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "contour",
     "epoch_values",
     "observations",
+    "pareto",
+    "pareto_axes",
     "rungs",
     "values_of_epochs",
 ]

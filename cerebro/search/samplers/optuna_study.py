@@ -25,6 +25,7 @@ from optuna.distributions import (
 )
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.storages import InMemoryStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import JsonValue
 
@@ -81,7 +82,7 @@ def optuna_suggestions(
         for place, (hyperparams, values, violations) in enumerate(_all(observations))
     ]
     points = observations.points
-    directions = ["minimize"] * len(points[0].losses) if points else ["maximize"]
+    directions = [StudyDirection.MINIMIZE] * len(points[0].losses) if points else [StudyDirection.MAXIMIZE]
     study = optuna.create_study(storage=_PastTrials(past_trials), directions=directions)
     groups = [list(dimensions)] if isinstance(choice, GP) else _groups(dimensions)
     found = []

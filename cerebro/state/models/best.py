@@ -40,6 +40,20 @@ class BestModel:
         sign = -1 if self.run.fit_request.mode == "max" else 1
         return not self.point.is_feasible, self.point.losses or (sign * self.value,)
 
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        """Checkpoint at `epoch`; `None` if its file was removed."""
+        found = self.model.epoch_checkpoint(self.epoch)
+        return None if found is None or found.name in self.model.checkpoints.removed else found
+
+    @property
+    def line(self) -> str:
+        """Description for `cerebro status` and `Experiment.status`."""
+        metric = self.run.fit_request.metric
+        return (
+            f"best model: {self.model.id} of {self.run.id}, {metric} {self.value:.4g} at epoch {self.epoch}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankedModel:
@@ -64,20 +78,6 @@ class RankedModel:
         if not self.rank:
             return ""
         return f"front {self.rank}" if self.point.is_feasible else "violates a constraint"
-
-    @property
-    def checkpoint(self) -> CheckpointRef | None:
-        """Checkpoint at `epoch`; `None` if its file was removed."""
-        found = self.model.epoch_checkpoint(self.epoch)
-        return None if found is None or found.name in self.model.checkpoints.removed else found
-
-    @property
-    def line(self) -> str:
-        """Description for `cerebro status` and `Experiment.status`."""
-        metric = self.run.fit_request.metric
-        return (
-            f"best model: {self.model.id} of {self.run.id}, {metric} {self.value:.4g} at epoch {self.epoch}"
-        )
 
 
 def best_model(
