@@ -95,6 +95,11 @@ class SimulatedRun:
         """Return the hyperparameters with this number."""
         return configuration(self.search.facts.space, f"suggest/{number}")
 
+    def metrics(self, hyperparams: Hyperparameters, value: float) -> dict[str, float]:
+        """Return all metrics of an epoch with this value of the run's metric."""
+        del hyperparams
+        return {"score": value, "loss": -value}
+
     def changed(self, hyperparams: Hyperparameters) -> Hyperparameters:
         """Return hyperparameters that a user has changed."""
         return hyperparams | self.suggestion(self.rng.randrange(10**6))
@@ -220,7 +225,7 @@ class SimulatedRun:
         value = self.value(model.hyperparams, model.trained)
         news: dict[str, Any] = {
             "value": value,
-            "metrics": {"score": value, "loss": -value},
+            "metrics": self.metrics(model.hyperparams, value),
             "time": self._time,
         }
         self._reports.append(Measured(model=name, epoch=model.trained, **news))
