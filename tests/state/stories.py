@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, Replica
-from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
+from cerebro.contract.runs import Constraint, EtlPlan, EtlRequest, FitPlan, FitRequest, Mode, PartitionPlan
 from cerebro.contract.search import SearchRequest, Space
 from cerebro.contract.tasks.bodies import KINDS
 from cerebro.contract.tasks.checkpoints import CheckpointRef
@@ -120,6 +120,8 @@ class Story:
         parallel_plans: tuple[ParallelPlan, ...] = (),
         search: SearchRequest | None = None,
         space: Space | None = None,
+        objectives: Mapping[str, Mode] | None = None,
+        constraints: tuple[Constraint, ...] = (),
     ) -> Run:
         """Start the fit run ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
@@ -135,6 +137,8 @@ class Story:
                     max_attempts=max_attempts,
                     search=search,
                     space=space or {},
+                    objectives=dict(objectives or {}),
+                    constraints=constraints,
                 ),
             ),
             RunStarted(
@@ -165,6 +169,8 @@ class Story:
         model: str = "m00",
         rows: int = 10,
         worker: int | None = None,
+        size: int = 1,
+        peak_bytes: int = 0,
         **metrics: float,
     ) -> None:
         """Commit a sub-epoch. Its checkpoint's name has the model, sub-epoch number and attempt."""
@@ -174,14 +180,16 @@ class Story:
         result = TaskResult(
             rows=rows,
             metrics=metrics or {"loss": 1.0},
-            checkpoint=CheckpointRef(name=name, checksum="-", size=1),
+            checkpoint=CheckpointRef(name=name, checksum="-", size=size),
             timings=Timings(compute_s=2.0),
+            peak_bytes=peak_bytes,
         )
         self.do(key, partition if worker is None else worker, result)
 
     def validate(self, epoch: int, *, model: str = "m00", worker: int = 0, **metrics: float) -> None:
         key = TaskKey(run="fit-1", kind="valid", model=model, epoch=epoch)
-        self.do(key, worker, TaskResult(rows=4, metrics=metrics or {"loss": 1.0}))
+        timings = Timings(compute_s=2.0)
+        self.do(key, worker, TaskResult(rows=4, metrics=metrics or {"loss": 1.0}, timings=timings))
 
     def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
         """Commit a model's whole epoch, with the same metrics for each sub-epoch."""

@@ -1,0 +1,92 @@
+"""The tab Analysis and the table of models show the Pareto front of a fit with several objectives."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.runs import Constraint, FitPlan, FitRequest
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, Timings
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import CODE, Story
+
+PAGE = "/experiments/wide/analysis"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def wide_story(models: int = 12) -> Story:
+    """A fit of models with more and more weights; larger ones are better, and every third one is poor."""
+    story = Story("wide")
+    story.workers_join()
+    story.etl()
+    given = {f"m{i:02}": {"width": 2**i, "lr": 0.1 / (i + 1), "batch_size": 32} for i in range(models)}
+    request = FitRequest(
+        code=CODE,
+        models=tuple(given.values()),
+        epochs=1,
+        metric="accuracy",
+        mode="max",
+        objectives={"accuracy": "max", "model_bytes": "min", "train_s": "min"},
+        constraints=(Constraint(name="model_bytes", operator="<=", limit=1e6),),
+    )
+    story.append(RunRequested(run="fit-1", request=request, author="ada"))
+    story.append(RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=given, partitions={0: 898})))
+    for i, model in enumerate(given):
+        value = 0.5 + 0.4 * (1 - 0.7**i) - (0.1 if i % 3 == 2 else 0)
+        result = TaskResult(
+            rows=898,
+            metrics={"accuracy": value},
+            checkpoint=CheckpointRef(name=f"{model}/e1p0", checksum="0" * 16, size=1000 * 2**i),
+            timings=Timings(compute_s=3.0 + i % 4),
+        )
+        story.run_task(f"fit-1/train/{model}/e1/p0", "worker-0", result)
+    story.finish("fit-1")
+    return story
+
+
+def test_the_analysis_shows_the_front() -> None:
+    """The axes are choices; other tabs' parameters stay in the address."""
+    bench = Bench()
+    bench.store.add(wide_story())
+    page = bench.signed_in().get(f"{PAGE}?px=train_s&slice=width").text
+    assert "Pareto front" in text_of(page)
+    assert "accuracy over train_s of each model" in page
+    assert '<input type="hidden" name="slice" value="width">' in page
+    answer = bench.app.test_client().get(
+        "/api/views/experiments/wide/figures/pareto?x=model_bytes&filter=width+<+1024", headers=AUTHORIZED
+    )
+    assert answer.status_code == 200, answer.text
+    figure = answer.get_json()
+    names = [trace.get("name") for trace in figure["data"]]
+    assert names == [None, "dominated", "Pareto front"]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "model_bytes (smaller is better)"
+    assert sum(len(trace["x"]) for trace in figure["data"][1:]) == 10
+
+
+def test_models_have_the_rank_of_their_front() -> None:
+    """Models on the front share rank 1; the objectives are columns of the table."""
+    bench = Bench()
+    bench.store.add(wide_story())
+    view = bench.app.test_client().get("/api/views/experiments/wide/models", headers=AUTHORIZED).get_json()
+    ranks = [row["rank"] for row in view["rows"]]
+    assert ranks == sorted(ranks)
+    assert ranks.count(1) > 1
+    assert [row["id"] for row in view["rows"]][-2:] == ["m10", "m11"] or view["rows"][-1]["id"] in (
+        "m10",
+        "m11",
+    )
+    assert {"metric.model_bytes", "metric.train_s"} <= {column["name"] for column in view["available"]}
+
+
+def test_a_fit_with_one_metric_has_no_front() -> None:
+    """The section is absent, and the figure gives the reason."""
+    bench = Bench()
+    story = Story("one")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    story.train("m00", 1)
+    bench.store.add(story)
+    assert "Pareto front" not in bench.signed_in().get("/experiments/one/analysis").text
+    answer = bench.app.test_client().get("/api/views/experiments/one/figures/pareto", headers=AUTHORIZED)
+    assert answer.get_json()["layout"]["meta"]["empty"] == "the run has one objective and no constraints"
