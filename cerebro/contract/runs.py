@@ -106,7 +106,35 @@ class Constraint(Contract):
         return f"{self.name} {self.operator} {self.limit:g}"
 
 
-class FitRequest(_SpecRequest):
+class _ComparingRequest(_SpecRequest):
+    """Objectives and constraints of a fit."""
+
+    metric: str = Field(min_length=1)
+    mode: Mode
+    objectives: dict[str, Mode] = Field(default_factory=dict, exclude_if=lambda objectives: not objectives)
+    """Several objectives; the first one is `metric` with `mode`. Absent: `metric` alone."""
+    constraints: tuple[Constraint, ...] = Field((), exclude_if=lambda constraints: not constraints)
+    """Constraints on metrics and measures. Models that meet all rank before the others."""
+
+    @model_validator(mode="after")
+    def _ranks_by_the_first_objective(self) -> FitRequest:
+        if self.objectives and next(iter(self.objectives.items())) != (self.metric, self.mode):
+            raise ValueError("metric and mode are the first objective")
+        return self
+
+    @property
+    def compared_names(self) -> tuple[str, ...]:
+        """Names of the objectives, then of other metrics and measures in constraints."""
+        names = (self.metric, *self.objectives, *(each.name for each in self.constraints))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def is_multi_objective(self) -> bool:
+        """True if the models have no order by one number: several objectives, or constraints."""
+        return len(self.objectives) > 1 or bool(self.constraints)
+
+
+class FitRequest(_ComparingRequest):
     """`run_fit`: train each model for `epochs` epochs over all partitions by hopping.
 
     With a `search`, train the models that it suggests, each for at most `epochs`.
@@ -118,12 +146,6 @@ class FitRequest(_SpecRequest):
     space: Space = Field(default_factory=dict, exclude_if=lambda space: not space)
     """Search space of `models`, if it has conditions, so clones follow them. A search has its own space."""
     epochs: int = Field(ge=1)
-    metric: str = Field(min_length=1)
-    mode: Mode
-    objectives: dict[str, Mode] = Field(default_factory=dict, exclude_if=lambda objectives: not objectives)
-    """Several objectives; the first one is `metric` with `mode`. Absent: `metric` alone."""
-    constraints: tuple[Constraint, ...] = Field((), exclude_if=lambda constraints: not constraints)
-    """Constraints on metrics and measures. Models that meet all rank before the others."""
     seed: int = 0
     scheduler: str = "lrptw"
     planner: bool = True
@@ -156,23 +178,6 @@ class FitRequest(_SpecRequest):
         if not self.models and self.search is None:
             raise ValueError("a fit without a search needs models")
         return self
-
-    @model_validator(mode="after")
-    def _ranks_by_the_first_objective(self) -> FitRequest:
-        if self.objectives and next(iter(self.objectives.items())) != (self.metric, self.mode):
-            raise ValueError("metric and mode are the first objective")
-        return self
-
-    @property
-    def compared_names(self) -> tuple[str, ...]:
-        """Names of the objectives, then of other metrics and measures in constraints."""
-        names = (self.metric, *self.objectives, *(each.name for each in self.constraints))
-        return tuple(dict.fromkeys(names))
-
-    @property
-    def is_multi_objective(self) -> bool:
-        """True if the models have no order by one number: several objectives, or constraints."""
-        return len(self.objectives) > 1 or bool(self.constraints)
 
     @model_validator(mode="after")
     def _has_order_of_groups(self) -> FitRequest:

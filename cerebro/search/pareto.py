@@ -135,9 +135,9 @@ def _is_dominated(point: tuple[float, ...], members: Sequence[tuple[float, ...]]
 def ranks(points: Sequence[Point]) -> list[int]:
     """Return the rank of each point: the fronts of the feasible points from 1, then the others' fronts."""
     feasible = [index for index, point in enumerate(points) if point.is_feasible]
-    others = [index for index, point in enumerate(points) if not point.is_feasible]
+    infeasible = [index for index, point in enumerate(points) if not point.is_feasible]
     found, last = [0] * len(points), 0
-    for group in (feasible, others):
+    for group in (feasible, infeasible):
         numbers = fronts([points[index].losses for index in group])
         for index, number in zip(group, numbers, strict=True):
             found[index] = last + number

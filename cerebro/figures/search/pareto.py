@@ -24,8 +24,8 @@ def pareto_axes(request: FitRequest, x: str = "", y: str = "") -> tuple[str, str
     """
     names = request.compared_names
     y = y if y in names else next(name for name in names if name != x)
-    others = [name for name in names if name != y]
-    return (x if x in others else others[0], y) if others else None
+    candidates = [name for name in names if name != y]
+    return (x if x in candidates else candidates[0], y) if candidates else None
 
 
 def pareto(
