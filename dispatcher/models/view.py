@@ -28,7 +28,7 @@ from dispatcher.models.changes import ChangeRow, changes
 from dispatcher.models.failed import Frame, SameFailure, same_failure, user_frame
 from dispatcher.models.query import ModelQuery, matching, selected_columns
 from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
-from dispatcher.read_models.columns import FIXED, Column, Columns, hyperparameter
+from dispatcher.read_models.columns import FIXED, Column, Columns, hyperparameter, metric
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, FailedAttempt, best_of_fit, failed_attempts
 
@@ -196,7 +196,9 @@ def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
     table = read_model.table(run)
     columns, rows = read_model.columns(run), table.rows() if query.sort else table.ranked()
     found = matching(rows, query, columns)
-    default = _default_columns(columns, table.varying, has_parents=table.has_parents)
+    default = _default_columns(
+        columns, table.varying, run.fit_request.compared_names, has_parents=table.has_parents
+    )
     shown_columns = selected_columns(query.columns, columns, default)
     page = page_of(found, query.page, query.size)
     request = run.fit_request
@@ -311,10 +313,13 @@ def _parallel_plans(run: Run, model: Model) -> Iterator[ParallelPlanRow]:
         )
 
 
-def _default_columns(columns: Columns, varying: tuple[str, ...], *, has_parents: bool) -> tuple[Column, ...]:
+def _default_columns(
+    columns: Columns, varying: tuple[str, ...], compared: tuple[str, ...], *, has_parents: bool
+) -> tuple[Column, ...]:
     lineage = _LINEAGE_COLUMNS if has_parents else ()
     return (
         *(FIXED[name] for name in _FIRST_COLUMNS),
+        *(metric(name) for name in compared[1:] if name in columns.metrics),
         *((columns.test(),) if columns.tests else ()),
         *(hyperparameter(name) for name in varying),
         *(FIXED[name] for name in (*_LAST_COLUMNS, *lineage, *_EFFORT_COLUMNS)),

@@ -102,6 +102,7 @@ def pareto(
         ),
         layout={
             "showlegend": True,
+            "legend": {"traceorder": "reversed"},
             "xaxis": axis(colors, _title(request, axes[0]), type=scale),
             "yaxis": axis(colors, _title(request, axes[1]), type=scale),
             "shapes": [
