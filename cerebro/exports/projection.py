@@ -16,12 +16,14 @@ from typing import Literal, NamedTuple
 
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
-from cerebro.contract.runs import FitRequest
+from cerebro.contract.runs import MEASURES, FitRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey
+from cerebro.state.models.best import pareto_front
 from cerebro.state.reports import state_words
 from cerebro.state.reports.committed_values import committed_values
+from cerebro.state.runs.compared_values import compared_values
 
 Status = Literal["running", "finished", "failed", "stopped"]
 
@@ -155,6 +157,11 @@ class Projection:
             mode="json", exclude={"kind", "models", "code", "search", "techniques"}
         )
         status = _RUN_STATUS.get(run.state, "running")
+        tags = self._tags(run)
+        if run.failures.error:
+            tags["cerebro.error"] = run.failures.error
+        if status != "running" and (front := pareto_front(run)):
+            tags["cerebro.pareto_front"] = ", ".join(row.model.id for row in front)
         return Page(
             key=PageKey(run.id),
             id=self.id_of(PageKey(run.id)),
@@ -164,7 +171,7 @@ class Projection:
             ended=run.clock.ended if status != "running" else 0.0,
             status=status,
             params=params(request_values),
-            tags=self._tags(run) | ({"cerebro.error": run.failures.error} if run.failures.error else {}),
+            tags=tags,
         )
 
     def _model_page(self, run: Run, model: Model) -> Page:
@@ -186,6 +193,11 @@ class Projection:
         epoch = run.best_epoch(model)
         if epoch is not None:
             tags["cerebro.best_epoch"] = str(epoch)
+            if status != "running" and run.fit_request.is_multi_objective:
+                values = compared_values(run, model, epoch)
+                tags |= {
+                    f"cerebro.{name}": f"{value:g}" for name, value in values.items() if name in MEASURES
+                }
         return Page(
             key=page_key,
             id=self.id_of(page_key),

@@ -163,7 +163,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     elsewhere.
     """
     rules = request.search.stop if request.search is not None else ()
-    read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
+    read = {*request.compared_names, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
     known = model.returns if model.sub_epochs and not run.is_validated else ()
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 

@@ -123,6 +123,11 @@ def ranked_models(run: Run) -> list[RankedModel]:
     return [*ranked, *(row for row in rows if row.value is None)]
 
 
+def pareto_front(run: Run) -> list[RankedModel]:
+    """Return the models that meet all constraints and that no other one dominates; none with one objective."""
+    return [row for row in ranked_models(run) if row.rank == 1 and row.point.is_feasible]
+
+
 def _unranked(run: Run, model: Model) -> RankedModel:
     epoch = run.best_epoch(model)
     if epoch is None:
