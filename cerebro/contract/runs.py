@@ -117,7 +117,7 @@ class _ComparingRequest(_SpecRequest):
     """Constraints on metrics and measures. Models that meet all rank before the others."""
 
     @model_validator(mode="after")
-    def _ranks_by_the_first_objective(self) -> FitRequest:
+    def _ranks_by_the_first_objective(self) -> _ComparingRequest:
         if self.objectives and next(iter(self.objectives.items())) != (self.metric, self.mode):
             raise ValueError("metric and mode are the first objective")
         return self

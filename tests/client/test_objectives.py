@@ -8,11 +8,11 @@ import pytest
 
 from cerebro import CMA, Random, SubEpochSpec, uniform
 from cerebro.client.requests.run_requests import FitOptions, fit_request, resolve_fit
-from cerebro.contract.runs import Constraint, FitRequest, Goal
+from cerebro.contract.runs import Constraint, FitRequest, Goal, Mode
 from cerebro.errors import CerebroError, MetricError
 
 SHA = "0" * 64
-BOTH = {"accuracy": "max", "train_s": "min"}
+BOTH: dict[str, Mode] = {"accuracy": "max", "train_s": "min"}
 
 
 class Training(SubEpochSpec):
@@ -89,7 +89,9 @@ def test_one_objective_is_a_metric() -> None:
 )
 def test_a_mistake_is_one_sentence_with_a_remedy(options: dict[str, Any], match: str) -> None:
     """Metrics are checked against the source code of the spec."""
-    plain = {} if "objectives" in options or "metric" in options else {"metric": "accuracy", "mode": "max"}
+    plain: dict[str, Any] = (
+        {} if "objectives" in options or "metric" in options else {"metric": "accuracy", "mode": "max"}
+    )
     with pytest.raises(MetricError) as raised:
         requested(**plain, **options)
     assert match in str(raised.value)
@@ -109,7 +111,7 @@ def test_a_measure_needs_its_rows_and_its_name() -> None:
             Timed(),
             {"batch_size": [2]},
             FitOptions(objectives=BOTH),
-            has_validation_split=True,  # type: ignore[arg-type]
+            has_validation_split=True,
         )
 
 

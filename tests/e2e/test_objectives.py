@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro import ASHA, TPE, Parallelism, loguniform, randint
+from cerebro.contract.runs import Mode
 from cerebro.errors import MetricError
 from cerebro.search.pareto import dominates
 from tests.e2e.conftest import MakeLab
@@ -16,7 +17,7 @@ from tests.e2e.specs import WideTraining
 pytestmark = pytest.mark.slow
 
 SETTINGS: dict[str, Any] = {"seed": 3, "progress": False, "parallelism": Parallelism(trials="never")}
-OBJECTIVES = {"loss": "min", "model_bytes": "min"}
+OBJECTIVES: dict[str, Mode] = {"loss": "min", "model_bytes": "min"}
 
 
 def test_a_grid_with_two_objectives_has_a_pareto_front(own_lab: MakeLab, tmp_path: Path) -> None:
@@ -42,7 +43,8 @@ def test_a_grid_with_two_objectives_has_a_pareto_front(own_lab: MakeLab, tmp_pat
     assert list(board["front"]) == sorted(board["front"])
 
     front = result.pareto()
-    points = {row.model: (row.loss, row.model_bytes, row.train_s) for row in front.itertuples()}
+    values = front[["loss", "model_bytes", "train_s"]].to_numpy(dtype=float)
+    points = {model: tuple(map(float, row)) for model, row in zip(front["model"], values, strict=True)}
     feasible = front[front["feasible"]]
     assert set(feasible["model"]) == set(board["model"][board["front"] == 1])
     assert not any(dominates(points[a], points[b]) for a in feasible["model"] for b in feasible["model"])

@@ -194,7 +194,7 @@ class Story:
     def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
         """Commit a model's whole epoch, with the same metrics for each sub-epoch."""
         for partition in range(partitions):
-            self.train(epoch, partition, model=model, rows=10, worker=None, **metrics)
+            self.train(epoch, partition, model=model, rows=10, worker=None, size=1, peak_bytes=0, **metrics)
 
     # --- tasks -----------------------------------------------------------------------------------
 
