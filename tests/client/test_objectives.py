@@ -30,14 +30,9 @@ class Training(SubEpochSpec):
 
 def requested(*, has_validation_split: bool = True, space: Any = None, **options: Any) -> FitRequest:
     """Return the request of a fit."""
-    found = FitOptions(**options)
-    search, models = resolve_fit(
-        Training(),
-        space or {"lr": [0.1, 0.2], "batch_size": 2},
-        found,
-        has_validation_split=has_validation_split,
-    )
-    return fit_request(SHA, search, models, found, technique_fields={}, goal=Goal())
+    found, space = FitOptions(**options), space or {"lr": [0.1, 0.2], "batch_size": 2}
+    search, models = resolve_fit(Training(), space, found, has_validation_split=has_validation_split)
+    return fit_request(SHA, search, models, found, space=space, technique_fields={}, goal=Goal())
 
 
 def test_objectives_become_data() -> None:
