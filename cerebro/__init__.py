@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Median,
         Plateau,
         Random,
+        Repeat,
     )
     from cerebro.frozen import Frozen
     from cerebro.keras.spec import KerasSubEpochSpec
@@ -66,6 +67,7 @@ __all__ = [
     "Ragged",
     "Random",
     "Ratio",
+    "Repeat",
     "Scheduling",
     "Search",
     "StepSpec",
@@ -105,6 +107,7 @@ _MODULES = {
     "Random": "cerebro.contract.search",
     "PerRow": "cerebro.spec",
     "Ratio": "cerebro.spec",
+    "Repeat": "cerebro.contract.search",
     "Scheduling": "cerebro.client.requests.run_requests",
     "Search": "cerebro.client.search.requests",
     "StepSpec": "cerebro.steps.spec",

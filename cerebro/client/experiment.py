@@ -38,6 +38,7 @@ from cerebro.client.session import Session
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.records import Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.contract.search import Repeat
 from cerebro.data.tables.locators import absolute, parse_locators
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import RunState
@@ -217,6 +218,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         seed: int = 0,
         samples: int | None = None,
         search: UserProcedure | Search | None = None,
+        repeats: Repeat | None = None,
         verify: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
         scheduling: Scheduling | None = None,
@@ -250,6 +252,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             search: search procedure: ``ASHA()``, ``Hyperband()``, ``PBT()`` or ``Random()``, each with an optional
                 ``sampler=``, your own `cerebro.search.Procedure`, or a `Search` with stop rules. Default: train all
                 configurations for all epochs.
+            repeats: after the search, train the best models again with new seeds, such as ``Repeat(top=3, seeds=5)``.
+                See `FitResult.repeats`.
             verify: fraction of sub-epochs to compute again on a second worker, to detect faulty hardware. Default 0.
                 See `FitResult.verifications`.
             failure_rules: reactions to patterns in the log of a failed attempt, such as ``FailureRule("solver",
@@ -303,6 +307,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             seed=seed,
             samples=samples,
             search=search,
+            repeats=repeats,
             verify=verify,
             failure_rules=failure_rules,
             scheduling=Scheduling() if scheduling is None else scheduling,

@@ -402,6 +402,15 @@ class ValuesSuggested(_Event):
     values: tuple[Hyperparameters, ...] = Field(min_length=1)
 
 
+class ModelsRepeated(_Event):
+    """The controller repeats these models with new seeds. The fold assigns the ids of the new models."""
+
+    type: Literal["ModelsRepeated"] = "ModelsRepeated"
+    run: Name
+    models: tuple[str, ...] = Field(min_length=1)
+    """Models to repeat, best first. The request has the number of seeds."""
+
+
 class CheckpointsPruned(_Event):
     """The controller removes checkpoints that no model continues from; better models keep theirs.
 
@@ -593,6 +602,7 @@ Event = Annotated[
     | TrialsRecalled
     | SearchDecided
     | ValuesSuggested
+    | ModelsRepeated
     | CheckpointsPruned
     | WorkerJoined
     | WorkerLost
@@ -622,6 +632,7 @@ ControllerEvent = Annotated[
     | TrialsRecalled
     | SearchDecided
     | ValuesSuggested
+    | ModelsRepeated
     | CheckpointsPruned
     | ModelRetried
     | TaskGivenUp,

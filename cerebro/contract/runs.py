@@ -14,7 +14,7 @@ from cerebro.contract.failure_rules import RulesOfRun
 from cerebro.contract.parallel_plans import FUSED, MAX_GANG_SIZE, ParallelPlan, TechniqueChoice
 from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.search import SearchRequest, Space
+from cerebro.contract.search import Repeat, SearchRequest, Space
 
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
 """Name of a project, or empty."""
@@ -107,7 +107,7 @@ class Constraint(Contract):
 
 
 class _ComparingRequest(_SpecRequest):
-    """Objectives and constraints of a fit."""
+    """How the models of a fit are compared."""
 
     metric: str = Field(min_length=1)
     mode: Mode
@@ -115,6 +115,8 @@ class _ComparingRequest(_SpecRequest):
     """Several objectives; the first one is `metric` with `mode`. Absent: `metric` alone."""
     constraints: tuple[Constraint, ...] = Field((), exclude_if=lambda constraints: not constraints)
     """Constraints on metrics and measures. Models that meet all rank before the others."""
+    repeats: Repeat | None = Field(None, exclude_if=lambda value: value is None)
+    """Best models to train again with new seeds. Absent: none."""
 
     @model_validator(mode="after")
     def _ranks_by_the_first_objective(self) -> _ComparingRequest:

@@ -386,6 +386,30 @@ class Below(_Written):
 
 StopRule = Annotated[Plateau | Median | Above | Below, Field(discriminator="kind")]
 
+# --- repeats -------------------------------------------------------------------------------------
+
+
+class Repeat(_Written):
+    """Train the best models of a fit again with new seeds.
+
+    Attributes:
+        top: number of models, the best by the fit's metric.
+        seeds: number of new seeds for each of them.
+
+    Example:
+        >>> from cerebro import Repeat
+        >>> Repeat(top=2, seeds=5).seeds
+        5
+        >>> Repeat(seeds=1)
+        Traceback (most recent call last):
+            ...
+        cerebro.errors.SearchError: Repeat(seeds=1): input should be greater than or equal to 2
+    """
+
+    top: int = Field(default=3, ge=1, le=1000)
+    seeds: int = Field(default=5, ge=2, le=100)
+
+
 # --- requests ------------------------------------------------------------------------------------
 
 

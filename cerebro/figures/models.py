@@ -50,17 +50,21 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parent:
-    """Model that another one was cloned from.
+    """Model that another one was cloned from, or repeats.
 
     Attributes:
         id: such as ``m03``.
         epoch: epoch of its checkpoint that the clone started from, or `None` if the clone has new weights.
+        seed: seed of a repeat of this model; `None` for a clone.
     """
 
     id: str
     epoch: int | None
+    seed: int | None = None
 
     def __str__(self) -> str:
+        if self.seed is not None:
+            return f"{self.id}, seed {self.seed}"
         return f"{self.id}, new weights" if self.epoch is None else f"{self.id} at epoch {self.epoch}"
 
 
@@ -112,6 +116,11 @@ class ModelSummary:
         losses = self.point.losses or (self.best if mode == "min" else -self.best,)
         return not self.point.is_feasible, losses, self.index
 
+    @property
+    def is_repeat(self) -> bool:
+        """True if it repeats another model with a new seed."""
+        return self.parent is not None and self.parent.seed is not None
+
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
     """Yield the summaries of a fit run's models in order; none for another run."""
@@ -153,7 +162,9 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         ),
         failure=model.failures.final,
         parent=Parent(
-            id=model.lineage.parent, epoch=model.inherited_epochs if model.lineage.sub_epochs else None
+            id=model.lineage.parent,
+            epoch=model.inherited_epochs if model.lineage.sub_epochs else None,
+            seed=model.lineage.seed,
         )
         if model.lineage.parent
         else None,
@@ -186,25 +197,33 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
     return values_by_model
 
 
-def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
-    """Sort models, best first; models without a value are last, more advanced ones first.
+def ranked(
+    rows: Iterable[ModelSummary], mode: str, means: Mapping[str, float] | None = None
+) -> list[ModelSummary]:
+    """Sort models, best first; models without a value come later, more advanced ones first, and repeats last.
 
     With several objectives or constraints, in the order of `cerebro.state.models.best`.
+
+    Args:
+        means: result of `Run.final_means`; these models come first, by their means.
     """
-    sign, rows = 1 if mode == "min" else -1, list(rows)
+    sign, means, rows = 1 if mode == "min" else -1, means or {}, list(rows)
     by_rank = ranks_by_model(rows)
 
-    def key(row: ModelSummary) -> tuple[bool, int, tuple[float, ...], int]:
-        if row.best is None:
-            return True, 0, (-row.progress.done,), row.index
-        return False, by_rank.get(row.id, 0), row.point.losses or (sign * row.best,), row.index
+    def key(row: ModelSummary) -> tuple[bool, bool, bool, int, tuple[float, ...], int]:
+        value, losses = means.get(row.id, row.best), row.point.losses
+        if value is None:
+            losses = (-row.progress.done,)
+        elif not losses:
+            losses = (sign * value,)
+        return row.is_repeat, value is None, row.id not in means, by_rank.get(row.id, 0), losses, row.index
 
     return sorted(rows, key=key)
 
 
 def ranks_by_model(rows: Iterable[ModelSummary]) -> dict[str, int]:
-    """Return model -> non-dominated rank, from 1; empty for a fit with one objective and no constraint."""
-    known = [row for row in rows if row.best is not None and row.point.losses]
+    """Return model -> non-dominated rank, from 1; none for repeats, or with one objective and no constraint."""
+    known = [row for row in rows if row.best is not None and row.point.losses and not row.is_repeat]
     return dict(zip((row.id for row in known), ranks([row.point for row in known]), strict=True))
 
 

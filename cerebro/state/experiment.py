@@ -31,6 +31,7 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelsAdded,
+    ModelsRepeated,
     ModelStopRequested,
     ParallelPlansRuledOut,
     PreemptionRequested,
@@ -243,6 +244,7 @@ class ExperimentState:
                 | TrialsRecalled()
                 | SearchDecided()
                 | ValuesSuggested()
+                | ModelsRepeated()
                 | CheckpointsPruned()
             ):
                 self._note(event)
@@ -353,6 +355,7 @@ class ExperimentState:
         | TrialsRecalled
         | SearchDecided
         | ValuesSuggested
+        | ModelsRepeated
         | CheckpointsPruned,
     ) -> None:
         run = self._run(event.run)
@@ -370,6 +373,8 @@ class ExperimentState:
             measurements.recall(event, run)
         elif isinstance(event, SearchDecided | ValuesSuggested):
             self._search(event, run)
+        elif isinstance(event, ModelsRepeated):
+            added_models.repeat(run, event)
         elif isinstance(event, CheckpointsPruned):
             pruning.prune(self.runs, run, event)
         elif event.epoch != len(run.scheduling.epochs) + 1:
@@ -395,7 +400,7 @@ class ExperimentState:
         ):
             return
         model = TaskKey.parse(event.task).model
-        if model is not None:
+        if model in run.search.reported:
             report_models(run.search, run, (run.models[model],), time=event.time, by=SEARCH)
 
     def _training(self) -> int:

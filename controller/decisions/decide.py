@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.events import (
+    ModelsRepeated,
     ParallelPlansRuledOut,
     RunFinished,
     RunPaused,
@@ -107,7 +108,9 @@ class _Decision:
         report = [api.Note(event=epoch_report(self.state, self.run, epoch))] if epoch else []
         if report and self.run.is_complete():
             return [*report]  # more epochs may be complete if they waited for a model that has failed
-        steps = _first(self.run_end, self.search_actions, self.pause, self.hopeless_tasks, self.sources)
+        steps = _first(
+            self.repeats, self.run_end, self.search_actions, self.pause, self.hopeless_tasks, self.sources
+        )
         return [*report, *(steps or ())]
 
     def lost_workers(self) -> list[Step] | None:
@@ -136,6 +139,12 @@ class _Decision:
         """Take back sub-epochs of ended models, and tasks with unneeded results."""
         cut_short = _revoke_cut_short(self.run, self.snapshot.now)
         return [*cut_short, *_revoke_unneeded(self.record, self.state, self.run)] or None
+
+    def repeats(self) -> list[Step] | None:
+        """Repeat the best models with new seeds, once all models have ended."""
+        if self.run.state is not RunState.RUNNING or not (due := self.run.due_repeats()):
+            return None
+        return [api.Note(event=ModelsRepeated(run=self.run.id, models=tuple(model.id for model in due)))]
 
     def run_end(self) -> list[Step] | None:
         """Finish a complete run, after its verifications."""

@@ -18,6 +18,7 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelsAdded,
+    ModelsRepeated,
     ModelStopRequested,
     ParallelPlansRuledOut,
     PriorityChanged,
@@ -208,7 +209,7 @@ class FitDispatch:
                 self._follow(state.runs[self.run])
             case PriorityChanged(model="") if event.run == self.run:
                 pass  # the run's priority concerns only the arbiter
-            case SearchDecided() | ModelsAdded() | ModelExtended() | PriorityChanged() if (
+            case SearchDecided() | ModelsAdded() | ModelsRepeated() | ModelExtended() | PriorityChanged() if (
                 event.run == self.run
             ):
                 self.times.expect(state.runs[self.run], state.workers)
@@ -244,7 +245,9 @@ class FitDispatch:
         )
 
     def _see_models(
-        self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
+        self,
+        run: Run,
+        event: SearchDecided | ModelsAdded | ModelsRepeated | ModelExtended | PriorityChanged,
     ) -> None:
         """Add new models; update models with a changed resource or priority."""
         for name in islice(run.models, len(self.names.models), None):
@@ -262,7 +265,7 @@ class FitDispatch:
         if isinstance(event, SearchDecided):
             for name in (*event.stop, *(each.model for each in event.extend)):
                 self._regrade(run, name)
-        elif not isinstance(event, ModelsAdded):
+        elif isinstance(event, ModelExtended | PriorityChanged):
             self._regrade(run, event.model)
         self._follow(run)
 

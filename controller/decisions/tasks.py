@@ -251,7 +251,7 @@ def _model_fields(
         "archive": record.archive,
         "misc": record.locators.misc,
         "dataset": run.plan.dataset,
-        "seed": fit.request.seed,
+        "seed": fit.models[key.model or ""].training_seed(fit.request.seed),
         "hang_timeout_s": fit.request.hang_timeout_s,
         "rules": fit.request.failure_rules,
     }

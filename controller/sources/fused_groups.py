@@ -26,12 +26,14 @@ class _Kind(NamedTuple):
     Attributes:
         models: id of the inspection's group of similar models.
         saved_batch: batch of the sub-epoch's savepoint; 0 without one.
+        seed: seed of a repeat, which determines the order of its batches; `None` for other models.
     """
 
     models: str
     parallel_plan: str
     priority: int
     saved_batch: int
+    seed: int | None
 
 
 class FusedGroups:
@@ -146,4 +148,5 @@ class FusedGroups:
             parallel_plan.label,
             fit.dispatch_state.priority[place.model],
             savepoint.batch if savepoint is not None else 0,
+            model.lineage.seed,
         )

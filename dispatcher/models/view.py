@@ -20,6 +20,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelProgress, ModelSummary, ranks_by_model
+from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
 from cerebro.state import Model, Run
 from cerebro.state.models import parallel_plans
 from cerebro.state.runs.pruning import removal_text
@@ -81,6 +82,7 @@ class ModelsView(Paged):
 
     Attributes:
         counts: number of models per state, over all that match the filter.
+        repeats: repeated models with their means and ranks, best first.
         may: commands that the user may give to the run.
     """
 
@@ -95,6 +97,7 @@ class ModelsView(Paged):
     counts: tuple[tuple[str, int], ...]
     best: Best | None
     may: tuple[str, ...]
+    repeats: tuple[RepeatRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +222,7 @@ def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best_of_fit(read_model, run),
         may=tuple(sorted(allowed_commands(read_model.state, run))),
+        repeats=tuple(repeat_rows(run)),
         **page.fields(len(rows)),
     )
 
@@ -327,9 +331,13 @@ def _default_columns(
 
 
 def _ranks(rows: Sequence[ModelSummary], best_first: Sequence[ModelSummary], mode: str) -> dict[str, int]:
-    """Return the ranks of `rows` among all models `best_first`; models without a value have none."""
+    """Return the ranks of `rows` among all models `best_first`; repeats and models without a value have none."""
     if by_rank := ranks_by_model(best_first):
         return {row.id: by_rank[row.id] for row in rows if row.id in by_rank}
+    if any(row.is_repeat for row in best_first):
+        places = (row.id for row in best_first if row.best is not None and not row.is_repeat)
+        ranks = {name: place for place, name in enumerate(places, start=1)}
+        return {row.id: ranks[row.id] for row in rows if row.id in ranks}
     sign = -1 if mode == "max" else 1
     values = [sign * row.best for row in best_first if row.best is not None]
     return {row.id: 1 + bisect_left(values, sign * row.best) for row in rows if row.best is not None}

@@ -61,7 +61,7 @@ class ModelTable:
         """Return all models, best first (see `cerebro.figures.models.ranked`)."""
         self._refresh()
         if self._ranked is None:
-            self._ranked = ranked(self._rows.values(), self._run.fit_request.mode)
+            self._ranked = ranked(self._rows.values(), self._run.fit_request.mode, self._run.final_means())
         return self._ranked
 
     def row(self, model: str) -> ModelSummary | None:
@@ -70,10 +70,10 @@ class ModelTable:
         return self._rows.get(model)
 
     def epoch_values(self) -> list[EpochValues]:
-        """Return a new list of all models' values by epoch."""
+        """Return a new list of the values by epoch of all models except repeats."""
         self._refresh()
         for name, row in self._rows.items():
-            if name not in self._epoch_values:
+            if name not in self._epoch_values and not row.is_repeat:
                 self._epoch_values[name] = epoch_values(self._run, self._run.models[name], row.index)
         return list(self._epoch_values.values())
 
@@ -112,6 +112,8 @@ class ModelTable:
     def best(self) -> ModelSummary | None:
         """Return the model with the best objective, the first of equal ones; `None` without any."""
         self._refresh()
+        if self._run.fit_request.repeats is not None:
+            return next((row for row in self.ranked()[:1] if row.best is not None), None)
         return self._best
 
     def progress(self) -> tuple[int, int]:

@@ -92,6 +92,8 @@ class QuotaStore(TokenStore):
             search = event.request.search
             models = len(event.request.models) or (search.samples or 0 if search else 0)
             is_unlimited = search is not None and not models
+            if repeats := event.request.repeats:
+                models += repeats.top * repeats.seeds
         elif isinstance(event, ModelsAdded):
             models = len(event.models)
         return {"quotas": _PLACES, "models": models, "unlimited": is_unlimited}

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro.contract.events import ClientEvent, RunStarted
-from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, SearchRequest, Space
+from cerebro.contract.runs import Constraint, FitPlan, FitRequest
+from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, Repeat, SearchRequest, Space
 from cerebro.contract.tasks.bodies import EtlTask, EvaluateTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.experiment import fold
@@ -42,6 +42,8 @@ def simulation(
     models: tuple[dict[str, Any], ...] = (),
     is_validated: bool = False,
     seed: int = 0,
+    repeats: Repeat | None = None,
+    constraints: tuple[Constraint, ...] = (),
     neighbours: Sequence[Neighbour] = (),
     kind: type[Simulation] = Simulation,
     **scenario: Any,
@@ -56,6 +58,8 @@ def simulation(
         search=search,
         seed=seed,
         planner=False,
+        repeats=repeats,
+        constraints=constraints,
     )
     plan = FitPlan(
         dataset=DATASET,

@@ -53,7 +53,7 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
     spec.initialize_worker()
     size = model.hyperparams["batch_size"]
     assert isinstance(size, int)
-    seed, threads = run.request.seed, torch.get_num_threads()
+    seed, threads = model.training_seed(run.request.seed), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=CPU)

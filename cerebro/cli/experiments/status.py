@@ -16,6 +16,7 @@ from cerebro.contract.events import Event
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.texts import first_line
 from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import (
     ExperimentState,
@@ -112,11 +113,12 @@ def state_lines(
     fits = [run for run in state.runs.values() if run.is_planned_fit]
     if not fits:
         return lines
+    repeats = _repeat_lines(fits[-1])
     schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].verifications)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
-    for part in (_model_lines(state, fits[-1], top), search, schedule, _epoch_lines(fits[-1])):
+    for part in (_model_lines(state, fits[-1], top), repeats, search, schedule, _epoch_lines(fits[-1])):
         lines += ["", *part] if part else []
     return lines
 
@@ -187,6 +189,22 @@ def _model_lines(state: ExperimentState, fit: Run, top: int) -> list[str]:
     if len(ranked) > top:
         lines.append(f"  the best {top:,} of {len(ranked):,} models; `--top {len(ranked)}` shows all")
     return lines
+
+
+def _repeat_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            "-" if row.rank is None else str(row.rank),
+            row.model,
+            row.text,
+            "-" if row.value is None else f"{row.value:.4g}",
+        )
+        for row in repeat_rows(fit)
+    ]
+    metric = fit.fit_request.metric.upper()
+    return table(
+        (f"REPEATS OF {fit.id}: RANK", "MODEL", f"{metric} WITH NEW SEEDS", "WITH THE FIRST SEED"), rows
+    )
 
 
 def _model_row(fit: Run, row: RankedModel, *, is_best: bool) -> tuple[str, ...]:

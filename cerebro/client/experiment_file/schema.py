@@ -42,6 +42,7 @@ from cerebro.contract.search import (
     Median,
     Plateau,
     Random,
+    Repeat,
 )
 from cerebro.data.tables.locators import parse_locators
 from cerebro.errors import DataError, ExperimentFileError, LocatorError
@@ -62,6 +63,7 @@ _DISTRIBUTIONS = _by_name(uniform, loguniform, randint, choice) | {".when": Dist
 _PROCEDURES = _by_name(ASHA, Hyperband, PBT, Random, *SAMPLERS.values())
 _RULES = _by_name(Plateau, Median, Above, Below)
 _BUDGETS = _by_name(Budget)
+_REPEATS = _by_name(Repeat)
 _FAILURE_RULES = _by_name(FailureRule)
 _TECHNIQUES = {
     name: technique
@@ -107,6 +109,10 @@ def _stop(value: Any) -> Any:
 
 def _budget(value: Any) -> Any:
     return resolve_calls(value, _BUDGETS, is_strict=True)
+
+
+def _repeats(value: Any) -> Any:
+    return resolve_calls(value, _REPEATS, is_strict=True)
 
 
 _MOMENT: TypeAdapter[datetime | timedelta] = TypeAdapter(datetime | timedelta)
@@ -157,6 +163,7 @@ _CONVERTERS: Mapping[str, Any] = {
     "search": Annotated[Any, BeforeValidator(_search)],
     "stop": Annotated[Any, BeforeValidator(_stop)],
     "techniques": Annotated[Any, BeforeValidator(_techniques)],
+    "repeats": Annotated[Any, BeforeValidator(_repeats)],
     "budget": Annotated[Any, BeforeValidator(_budget)],
     "finish_by": Annotated[Any, BeforeValidator(_finish_by)],
     "wait_limit": Annotated[Any, BeforeValidator(_wait_limit)],

@@ -45,7 +45,7 @@ class Drawings:
     @cached_property
     def rows(self) -> list[ModelSummary]:
         """All models, best first; models without a value last."""
-        return ranked(figures.summaries(self.run), self.request.mode)
+        return ranked(figures.summaries(self.run), self.request.mode, self.run.final_means())
 
     def curves(
         self,

@@ -25,6 +25,7 @@ from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure
 from cerebro.figures.frame import number
 from cerebro.figures.models import failure_groups
+from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.state import ExperimentState, Run, RunState, schedule_lines
 from cerebro.state.models import parallel_plans
 from cerebro.state.models.best import best_in
@@ -112,6 +113,7 @@ def report_html(
             causes=failure_groups(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
+            repeats=_repeats(run),
             search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
             rungs=list(_rungs(run)),
             parallel_plans=_parallel_plans(run),
@@ -156,7 +158,7 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     origin = ("from",) if has_parents else ()
     names = drawings.request.compared_names[1:]
     columns = ("model", "state", f"best {metric}", *names, "at epoch", "sub-epochs")
-    columns = (*columns, *origin, *varying, "repeats", "compute, s")
+    columns = (*columns, *origin, *varying, "redone", "compute, s")
     shown = [
         (
             row.id,
@@ -174,6 +176,17 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     ]
     note = f"the best {_MAX_MODELS:,} of {len(rows):,}" if len(rows) > _MAX_MODELS else ""
     return _Table("Models, best first", columns, shown, note)
+
+
+def _repeats(run: Run) -> _Table | None:
+    """Return the repeated models with their means and ranks; `None` without any."""
+    columns = ("rank", "model", f"mean {run.fit_request.metric}", "standard deviation", "seeds", "first seed")
+    rows = [
+        (each.rank, each.model, each.mean, each.std, f"{len(each.values)} of {each.seeds}", each.value)
+        for each in repeat_rows(run)
+    ]
+    note = "models share a rank if Welch's t-test at 95 % cannot separate them; the first seed is not in the mean"
+    return _Table("Repeats with new seeds", columns, rows, note) if rows else None
 
 
 def _rungs(run: Run) -> Iterable[_Table]:

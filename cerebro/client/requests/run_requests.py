@@ -27,10 +27,10 @@ from cerebro.client.search.requests import Search, UserProcedure
 from cerebro.contract.failure_rules import OF_RUNS, FailureRule, checked
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
 from cerebro.contract.runs import FitRequest, Goal
-from cerebro.contract.search import Above, Below, SearchRequest, StopRule
+from cerebro.contract.search import Above, Below, Repeat, SearchRequest, StopRule
 from cerebro.data.objects import is_bucket
 from cerebro.data.tables.locators import known_columns
-from cerebro.errors import DataError, MetricError, SearchSpaceError, SpecError
+from cerebro.errors import DataError, MetricError, SearchError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.checks import (
@@ -93,6 +93,7 @@ class FitOptions:
     seed: int = 0
     samples: int | None = None
     search: UserProcedure | Search | None = None
+    repeats: Repeat | None = None
     verify: float = 0.0
     failure_rules: Sequence[object] = ()
     scheduling: Scheduling = field(default_factory=Scheduling)
@@ -237,6 +238,7 @@ def resolve_fit(
     models: list[Hyperparameters] = []
     if search.procedure is None:
         models = configurations(space, samples=options.samples, seed=options.seed)
+    _check_repeats(options, space, models)
     for code in procedures:
         put_code(code)
     return request, models
@@ -276,6 +278,7 @@ def fit_request(
         constraints=compared.constraints,
         seed=options.seed,
         has_shared_order=True,
+        repeats=options.repeats,
         verify=options.verify,
         failure_rules=checked_failure_rules(options.failure_rules),
         scheduler=options.scheduling.scheduler,
@@ -308,6 +311,24 @@ def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, has_validation
     if not isinstance(verify, int | float) or not 0 <= verify <= 1:
         raise DataError(
             f"verify is {verify!r}, expected the fraction of sub-epochs to compute again, from 0 to 1, such as 0.01"
+        )
+
+
+def _check_repeats(options: FitOptions, space: SearchSpace, models: Sequence[Hyperparameters]) -> None:
+    repeats: Any = options.repeats
+    if repeats is None:
+        return
+    if not isinstance(repeats, Repeat):
+        raise SearchError(f"repeats is {repeats!r}, expected an object such as Repeat(top=3, seeds=5)")
+    limit = len(models) or options.samples
+    if limit is not None and repeats.top > limit:
+        raise SearchError(
+            f"Repeat(top={repeats.top}) repeats more models than the {limit} of the run: set top={limit} or less"
+        )
+    if "seed" in (space if isinstance(space, Mapping) else {name for each in models for name in each}):
+        raise SearchError(
+            "the search space has the hyperparameter 'seed', and Repeat() needs new seeds: remove it, and use "
+            "run_fit(seed=...) for the first seed"
         )
 
 

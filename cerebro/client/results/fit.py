@@ -17,11 +17,12 @@ from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.pareto import pareto_table, value_columns, value_types
 from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
-from cerebro.client.results.tables import cell, merge_columns
+from cerebro.client.results.tables import cell, merge_columns, repeat_cells, repeat_table
 from cerebro.commands.selection import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError
+from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, ModelState, Run, gap, schedule_of
@@ -161,7 +162,10 @@ class FitResult(FitFigures):
             (missing for new weights). If a sub-epoch had warnings, ``warning``. With several objectives or constraints,
             instead of the metric: all objectives and values in constraints, ``front`` (non-dominated rank, from 1) and
             ``feasible`` (True if all constraints are met). The order is then: feasible models, front, objectives.
+            With repeats, ``tied_rank``, ``METRIC mean`` and ``METRIC std``, as in `repeats`; repeats themselves have
+            no row.
         """
+        repeated = {row.model: row for row in repeat_rows(self._run)}
         rows = []
         has_warnings = any(model.failures.warnings for model in self._run.models.values())
         has_parents = any(model.lineage.parent for model in self._run.models.values())
@@ -175,6 +179,8 @@ class FitResult(FitFigures):
                 "epochs": model.completed_epochs,
                 "failure": model.failures.final.line if model.failures.final else "",
             }
+            if repeated:
+                facts |= repeat_cells(self._request.metric, repeated.get(model.id))
             if has_parents:
                 facts |= {
                     "parent": model.lineage.parent,
@@ -189,7 +195,9 @@ class FitResult(FitFigures):
         types = value_types(self._request)
         columns = ["model", "state", *types, "best_epoch", "epochs", "failure"]
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
-            {"best_epoch": "Int64", **types} | ({"branch": "Int64"} if has_parents else {})
+            {"best_epoch": "Int64", **types}
+            | ({"branch": "Int64"} if has_parents else {})
+            | ({"tied_rank": "Int64"} if repeated else {})
         )
         frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
         return frame
@@ -210,6 +218,25 @@ class FitResult(FitFigures):
             front[front["feasible"]]
         """
         return pareto_table(self._run)
+
+    def repeats(self) -> pd.DataFrame:
+        """Return one row per model that was trained again with new seeds, best mean first.
+
+        Ranks include the variance between seeds: a model has a worse rank only if Welch's t-test, corrected for all
+        pairs, finds it worse with 95 % confidence. Models that the seeds cannot separate share a rank.
+
+        Returns:
+            Columns ``tied_rank`` (1 more than the number of significantly better models), the metric (the model's own
+            value, for which it was chosen; not part of the mean), ``METRIC mean`` and ``METRIC std`` over the repeats,
+            ``seeds`` (repeats with a value) and ``seed N`` (value with this seed, missing if the repeat failed),
+            indexed by model. Without repeats, no row.
+
+        Example::
+
+            result = experiment.run_fit(MySubEpochSpec(), space, repeats=Repeat(top=3, seeds=5), ...)
+            result.repeats()
+        """
+        return repeat_table(self._run)
 
     def history(self) -> pd.DataFrame:
         """Return one row per model, epoch and split: duration and all metrics.

@@ -15,6 +15,7 @@ from cerebro.contract.runs import EvaluatePlan
 from cerebro.data.tables.whole_tables import read_columns
 from cerebro.errors import DataError
 from cerebro.figures import tested
+from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
 from cerebro.figures.ranking.results import CONFIDENCE, Ranking
 from cerebro.state import Run
 
@@ -89,6 +90,32 @@ def prediction_table(run: Run, files: Files) -> pd.DataFrame:
     if len(run.plan.models) == 1:
         return table.drop(columns="model").set_index("id").sort_index()
     return table.set_index(["model", "id"]).sort_index()
+
+
+def repeat_cells(metric: str, row: RepeatRow | None) -> dict[str, Any]:
+    """Return the columns of a model's repeats; empty cells without a row."""
+    return {
+        "tied_rank": row.rank if row else None,
+        f"{metric} mean": row.mean if row else None,
+        f"{metric} std": row.std if row else None,
+    }
+
+
+def repeat_table(run: Run) -> pd.DataFrame:
+    """Return one row per repeated model of a fit; see `FitResult.repeats`."""
+    request = run.fit_request
+    metric, seeds = request.metric, request.repeats.seeds if request.repeats else 0
+    numbers = range(request.seed + 1, request.seed + seeds + 1)
+    values = [metric, f"{metric} mean", f"{metric} std", *(f"seed {number}" for number in numbers)]
+    rows = [
+        {"model": row.model, metric: row.value, "seeds": len(row.values)}
+        | repeat_cells(metric, row)
+        | {f"seed {number}": row.values.get(number) for number in numbers}
+        for row in repeat_rows(run)
+    ]
+    frame = pd.DataFrame(rows, columns=["model", "tied_rank", *values[:3], "seeds", *values[3:]])
+    types = {"tied_rank": "Int64", "seeds": "int64"} | dict.fromkeys(values, "float64")
+    return frame.astype(types).set_index("model")
 
 
 def merge_columns(facts: dict[str, Any], values: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -89,16 +89,20 @@ def observations(run: Run, axis: ProgressAxis = "model") -> list[Observation]:
     """Return the finite values of the objective in a fit run, in the order of `x`. Inherited epochs are omitted."""
     if axis == "model":
         return best_values(summaries(run))
-    models = (epoch_values(run, model, index) for index, model in enumerate(run.models.values()))
+    models = (
+        epoch_values(run, model, index)
+        for index, model in enumerate(run.models.values())
+        if not model.is_repeat
+    )
     return values_of_epochs(models, axis, run.clock.first_start)
 
 
 def best_values(rows: Iterable[ModelSummary]) -> list[Observation]:
-    """Return the best value of each model, at the model's position."""
+    """Return the best value of each model except repeats, at the model's position."""
     return [
         Observation(model=row.id, index=row.index, epoch=row.best_epoch, x=row.index + 1.0, value=row.best)
         for row in rows
-        if row.best_epoch and row.best is not None
+        if row.best_epoch and row.best is not None and not row.is_repeat
     ]
 
 

@@ -37,7 +37,7 @@ def pareto(
     is_log: bool = False,
     theme: Theme = "light",
 ) -> Figure:
-    """Draw a dot for each model, and a line through the models that no other one dominates.
+    """Draw a dot for each model without its repeats, and a line through the models that no other one dominates.
 
     With more than two objectives, the front is that of all objectives, so the line may bend back.
 
@@ -50,7 +50,8 @@ def pareto(
     title = f"{axes[1]} over {axes[0]}" if axes else "Pareto front"
     if axes is None:
         return empty("pareto", "the run has one objective and no constraints", theme=theme, title=title)
-    known = [row for row in rows if row.best is not None and all(name in row.metrics for name in axes)]
+    known = [row for row in rows if not row.is_repeat and all(name in row.metrics for name in axes)]
+    known = [row for row in known if row.best is not None]
     if not known:
         return empty(
             "pareto", f"no model has values of {axes[0]} and {axes[1]} yet", theme=theme, title=title

@@ -1,17 +1,19 @@
-"""Models added while their run is open, by a user or a search. Pure.
+"""Models added while their run is open: by a user, by a search, or as repeats. Pure.
 
 The log's order gives each model its id, so concurrent authors need no coordination.
 """
 
 from __future__ import annotations
 
-from cerebro.contract.events import SearchDecided
+from cerebro.contract.events import ModelsRepeated, SearchDecided
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel, ParentCheckpoint
+from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import SEARCH
 from cerebro.state.models.model import Model
 from cerebro.state.models.progress import Lineage
 from cerebro.state.runs import pruning
+from cerebro.state.runs.repeats import repeats_of
 from cerebro.state.runs.run import Run
 from cerebro.state.runs.search_reports import report_models
 
@@ -122,6 +124,32 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
     run.settle(model)  # its resource may equal the inherited epochs
     run.observe_model(model)
     return model
+
+
+def repeat(run: Run, event: ModelsRepeated) -> None:
+    """Add the repeats of these models.
+
+    Raises:
+        IllegalEventError: the request has no repeats, or one of these models cannot be repeated.
+    """
+    request = run.fit_request
+    repeated = {model.lineage.parent for model in run.models.values() if model.is_repeat}
+    if len(set(event.models)) < len(event.models):
+        raise IllegalEventError(f"{event.type} of {run.id} repeats a model twice")
+    for name in event.models:
+        model = run.models.get(name)
+        if request.repeats is None or model is None or model.is_repeat or name in repeated:
+            raise IllegalEventError(f"{event.type} of {run.id} repeats {name}, which is not due")
+        if not model.completed_epochs:
+            raise IllegalEventError(f"{event.type} of {run.id} repeats {name}, which has completed no epoch")
+    assert request.repeats is not None
+    for name in event.models:
+        first = len(run.models)
+        names = [f"m{number:0{_width(run)}}" for number in range(first, first + request.repeats.seeds)]
+        for new in repeats_of(run.models[name], request, names):
+            run.models[new.id] = new
+            run.observe_model(new)
+    run.scheduling.observe_added()
 
 
 def decide(run: Run, event: SearchDecided) -> None:

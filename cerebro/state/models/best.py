@@ -111,11 +111,19 @@ def best_model(
 
 
 def ranked_models(run: Run) -> list[RankedModel]:
-    """Return the models of a fit, best first, models without a value last."""
-    rows = [_unranked(run, model) for model in run.models.values()]
+    """Return the models of a fit, best first, models without a value last.
+
+    The order is as in `Run.best_models`. Repeats are left out.
+    """
+    rows = [_unranked(run, model) for model in run.models.values() if not model.is_repeat]
     if not run.fit_request.is_multi_objective:
-        sign = -1 if run.fit_request.mode == "max" else 1
-        return sorted(rows, key=lambda row: (row.value is None, sign * (row.value or 0.0)))
+        sign, means = -1 if run.fit_request.mode == "max" else 1, run.final_means()
+
+        def key(row: RankedModel) -> tuple[bool, bool, float]:
+            value = means.get(row.model.id, row.value)
+            return value is None, row.model.id not in means, sign * (value or 0.0)
+
+        return sorted(rows, key=key)
     known = [row for row in rows if row.value is not None]
     by_rank = ranks([row.point for row in known])
     ranked = [replace(row, rank=rank) for row, rank in zip(known, by_rank, strict=True)]

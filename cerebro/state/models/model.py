@@ -151,9 +151,11 @@ class Model:
         if len(self.sub_epochs) == 1:
             self.returns = sub_epoch.returned.names
         self.effort.add(sub_epoch, is_first=self.own_sub_epochs == 1)
+        trained = self.progress.trained
         self.progress.add(
             sub_epoch.partitions, num_partitions=len(self.partitions), sub_epochs=len(self.sub_epochs)
         )
+        self._follow_changes(trained)
 
     def inherit(self, parent: Model, sub_epochs: int) -> None:
         """Start after the parent's first `sub_epochs` sub-epochs. Call it before any other change."""
@@ -197,6 +199,15 @@ class Model:
     def _add_config(self) -> None:
         self.configs.add(self.hyperparams, max(self.horizon, self.epochs))
 
+    def _follow_changes(self, trained_before: int) -> None:
+        """Change a repeat's hyperparameters where its parent's changed."""
+        if changes := self.lineage.changes:
+            starts = [start for start, _ in changes]
+            now = bisect_right(starts, self.progress.trained)
+            if now != bisect_right(starts, trained_before):
+                self.hyperparams = changes[now - 1][1]
+                self._add_config()
+
     def roll_back(self) -> CompletedSubEpoch:
         """Undo the newest sub-epoch. Check `can_roll_back` first."""
         self.checkpoints.saved = None
@@ -204,7 +215,9 @@ class Model:
         lost = self.sub_epochs.pop()
         self.checkpoints.undone.add((lost.epoch, lost.partitions))
         self.configs.undo(len(self.sub_epochs))
+        trained = self.progress.trained
         self.progress.remove(lost.partitions, self.partitions)
+        self._follow_changes(trained)
         if not self.sub_epochs:
             self.returns = ()
         self.effort.remove(lost, was_only=was_only)
@@ -336,6 +349,15 @@ class Model:
         if self.busy is None or self.configs.active == self.version_for(self.busy):
             return False
         return not is_same(self.configs.versions[self.configs.active].hyperparams, self.hyperparams)
+
+    @property
+    def is_repeat(self) -> bool:
+        """True if it repeats another model with a new seed."""
+        return self.lineage.seed is not None
+
+    def training_seed(self, run_seed: int) -> int:
+        """Return the seed of its tasks: the run's, unless it is a repeat."""
+        return run_seed if self.lineage.seed is None else self.lineage.seed
 
     @property
     def is_pruned(self) -> bool:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from cerebro.contract.records import Hyperparameters
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 
 
@@ -15,12 +16,16 @@ class Lineage:
 
     parent: str = ""
     """Model that lent its hyperparameters, if any."""
+    seed: int | None = None
+    """Seed of a repeat of the parent. `None`: the model has the run's seed."""
     sub_epochs: int = 0
     """Number of leading sub-epochs that belong to the parent; training continues from the last one's checkpoint."""
     partitions: int = 0
     """Partitions of the inherited sub-epochs, summed over epochs."""
     rows: int = 0
     """Rows of the inherited sub-epochs."""
+    changes: tuple[tuple[int, Hyperparameters], ...] = ()
+    """Of a repeat: (trained partitions, hyperparameters from there on), as its parent had them, ascending."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
@@ -25,6 +25,7 @@ from cerebro.search.pareto import order
 from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
+from cerebro.state.runs import repeats
 from cerebro.state.runs.compared_values import point_of
 from cerebro.state.runs.counts import RunCounts
 from cerebro.state.runs.parts.clock import RunClock
@@ -202,9 +203,12 @@ class Run:
 
     @property
     def has_known_end(self) -> bool:
-        """True if the remaining work is known; an open search may still add models and resources."""
-        is_searching = isinstance(self.request, FitRequest) and self.request.search is not None
-        return not (is_searching and self.is_open and (self.search is None or self.search.finish is None))
+        """True if the remaining work is known; an open search or repeats may still add models and resources."""
+        if not self.is_open or not isinstance(self.request, FitRequest):
+            return True
+        if self.request.repeats is not None and not any(model.is_repeat for model in self.models.values()):
+            return False
+        return self.request.search is None or (self.search is not None and self.search.finish is not None)
 
     def waits_at_rung(self, model: Model) -> bool:
         """True if a model has used its resource and awaits the search's decision."""
@@ -400,21 +404,49 @@ class Run:
         return model.best_epoch(request.metric, request.mode, validated=self.is_validated)
 
     def best_models(self, count: int) -> list[Model]:
-        """Return the `count` best models, best first; ties keep the models' order. See `cerebro.state.models.best`."""
+        """Return the `count` best models, best first; ties keep the models' order. See `cerebro.state.models.best`.
+
+        Once all repeats have ended, repeated models come first, by the means of their repeats.
+        """
         if not isinstance(self.request, FitRequest):
             return []
-        name, sign = self.request.metric, 1 if self.request.mode == "min" else -1
-        is_validated = self.is_validated
-        known = []
-        for model in self.models.values():
-            epoch = self.best_epoch(model)
-            value = model.metric(name, epoch, validated=is_validated) if epoch else None
-            if value is not None:
-                known.append((sign * value, model))
-        if self.request.is_multi_objective:
+        sign, means = 1 if self.request.mode == "min" else -1, self.final_means()
+        others = (each for each in self.models.values() if not each.is_repeat and each.id not in means)
+        repeated = [self.models[name] for name in sorted(means, key=lambda name: sign * means[name])]
+        return [*repeated, *self._best_of(others, count)][:count]
+
+    def _best_of(self, models: Iterable[Model], count: int) -> list[Model]:
+        """Return the `count` best of these models by their own values, best first."""
+        request, is_validated = self.fit_request, self.is_validated
+        sign = 1 if request.mode == "min" else -1
+        known = [
+            (sign * value, model)
+            for model in models
+            if (value := repeats.best_value(model, request, validated=is_validated)) is not None
+        ]
+        if request.is_multi_objective:
             points = [point_of(self, model, self.best_epoch(model) or 0) for _, model in known]
             return [known[place][1] for place in order(points)[:count]]
         return [model for _, model in heapq.nsmallest(count, known, key=itemgetter(0))]
+
+    def final_means(self) -> dict[str, float]:
+        """Return repeated model -> mean of its repeats' values.
+
+        Empty until all repeats of the run have ended, and with several objectives or constraints.
+        """
+        return repeats.final_means(self.models, self.fit_request, validated=self.is_validated)
+
+    def due_repeats(self) -> list[Model]:
+        """Return the models to repeat now, best first; none while other models train or may be added."""
+        if self.kind != "fit" or self.counts.active:
+            return []
+        search = self.search
+        if search is not None and search.finish is None:
+            return []
+        stopped = search.verdicts if search is not None else ()
+        return repeats.due_models(
+            self.models, self.fit_request, best_of=self._best_of, stopped_by_search=stopped
+        )
 
     def best_model(self) -> Model | None:
         """Return the model with the best metric; `None` before, or if the run is no fit."""
@@ -425,5 +457,6 @@ class Run:
         if self.tasks.open:
             return False
         if self.kind == "fit":
-            return not self.counts.active and (self.search is None or self.search.finish is not None)
+            has_ended = not self.counts.active and (self.search is None or self.search.finish is not None)
+            return has_ended and not self.due_repeats()
         return not self.counts.unfinished

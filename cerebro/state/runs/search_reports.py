@@ -52,6 +52,8 @@ def report_command(log: SearchLog, run: Run, event: RunCommand) -> None:
     known = (model for model in run.models.values() if model.id in log.reported)
     report_models(log, run, known, time=event.time, by=user_name(event.by))
     match event:
+        case _ if (name := getattr(event, "model", "")) and name not in log.reported:
+            return  # a repeat
         case ModelsAdded():
             for model in list(run.models.values())[-len(event.models) :]:
                 log.observe_added(model, by=user_name(event.by))

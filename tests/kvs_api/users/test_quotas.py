@@ -14,7 +14,7 @@ from cerebro.contract.accounts.quotas import Quota
 from cerebro.contract.events import DeletionRequested, ModelsAdded, RunRequested
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel
-from cerebro.contract.search import SearchRequest
+from cerebro.contract.search import Repeat, SearchRequest
 from tests.kvs_api.bench import Bench, requested, worker
 from tests.kvs_api.occupancy_contract import FUSED, group
 from tests.kvs_api.real import Service
@@ -221,6 +221,24 @@ def test_usage_is_listed_without_a_scan_of_the_store(service: Service, place: Pl
         client.delete("cerebro:2:hours:owner:ada")
         assert [usage.name for usage in place.store.usages()] == ["vision"]
         assert client.smembers("cerebro:2:accounts") == {b"project:vision"}
+
+
+def test_repeats_count_as_models_of_a_run(place: Place) -> None:
+    """One model and its repeats."""
+    ada = place.person("ada", Role.MEMBER, "vision")
+    place.create(ada)
+    limit(place, "vision", models=5)
+    for seeds, status in ((5, 409), (4, 200)):
+        fit_request = FitRequest(
+            code="a" * 64,
+            models=({"batch_size": 1},),
+            epochs=1,
+            metric="accuracy",
+            mode="max",
+            repeats=Repeat(top=1, seeds=seeds),
+        )
+        answer = place.append(ada, RunRequested(run="fit-1", request=fit_request))
+        assert answer.status_code == status, answer.text
 
 
 def test_a_search_without_a_limit_is_refused_under_a_quota_of_models(place: Place) -> None:

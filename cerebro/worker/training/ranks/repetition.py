@@ -125,21 +125,21 @@ class Repeat:
             previous = now
         return trainee
 
-    def _owned(self, model: Model, sub_epoch: int) -> tuple[str, Hyperparameters]:
-        """Return the owner of a sub-epoch (the model or an ancestor) and the hyperparameters."""
+    def _owned(self, model: Model, sub_epoch: int) -> tuple[str, int, Hyperparameters]:
+        """Return the owner of a sub-epoch (the model or an ancestor), its seed and the hyperparameters."""
         owner = model
         while sub_epoch < owner.lineage.sub_epochs:
             owner = self.models[owner.lineage.parent]
-        return owner.id, model.hyperparams_of(sub_epoch)
+        return owner.id, owner.training_seed(self.request.seed), model.hyperparams_of(sub_epoch)
 
     def _new(self, model: Model, sub_epoch: int) -> Trainee:
-        name, hyperparams = self._owned(model, sub_epoch)
-        return create(self.spec, hyperparams, seed=self.request.seed, model=name, device=default_device())
+        name, seed, hyperparams = self._owned(model, sub_epoch)
+        return create(self.spec, hyperparams, seed=seed, model=name, device=default_device())
 
     def _sub_epoch(
         self, trainee: Trainee, model: Model, sub_epoch: int, completed: CompletedSubEpoch
     ) -> None:
-        name, hyperparams = self._owned(model, sub_epoch)
+        name, seed, hyperparams = self._owned(model, sub_epoch)
         size = hyperparams["batch_size"]
         assert isinstance(size, int)
         # Use the sub-epoch's number of threads: a sum that is split differently rounds differently.
@@ -151,7 +151,7 @@ class Repeat:
                 f"{os.environ[CORES]} in this process, as in the run's first sub-epoch: it rounds differently"
             )
         torch.set_num_threads(threads)
-        seed, epoch, is_shared = self.request.seed, completed.epoch, self.request.has_shared_order
+        epoch, is_shared = completed.epoch, self.request.has_shared_order
         seeds = [order_seed(seed, name, epoch, p, is_shared=is_shared) for p in completed.partitions]
         folders = [self.folders[partition] for partition in completed.partitions]
         drop_last = drops_last(hyperparams)
@@ -173,7 +173,7 @@ class Repeat:
                 savepoints=Savepoints(trainee, validation=_validation(model, completed)),
             ),
             hyperparams,
-            seed=self.request.seed,
+            seed=seed,
             model=name,
             epoch=completed.epoch,
             partition=completed.partition,
@@ -194,7 +194,7 @@ class Repeat:
             ConflictError: it cannot be trained in this way here.
         """
         completed, place = model.sub_epochs[sub_epoch], folder / f"u{sub_epoch}"
-        name, hyperparams = self._owned(model, sub_epoch)
+        name, seed, hyperparams = self._owned(model, sub_epoch)
         place.mkdir()
         if start is not None:
             (place / start.name).symlink_to(folder / start.name)
@@ -206,7 +206,7 @@ class Repeat:
             fitted="" if self.fitted is None else str(self.fitted),
             parallel_plan=parallel_plan,
             hyperparams=hyperparams,
-            seed=self.request.seed,
+            seed=seed,
             has_shared_order=self.request.has_shared_order,
             model=name,
             epoch=completed.epoch,
