@@ -25,7 +25,7 @@ class Lineage:
     rows: int = 0
     """Rows of the inherited sub-epochs."""
     changes: tuple[tuple[int, Hyperparameters], ...] = ()
-    """Of a repeat: (trained partitions, hyperparameters from there on), as its parent had them, ascending."""
+    """(trained partitions, hyperparameters from there on) of a repeat, ascending, copied from its parent."""
 
 
 @dataclass(kw_only=True, slots=True)

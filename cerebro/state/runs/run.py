@@ -411,9 +411,9 @@ class Run:
         if not isinstance(self.request, FitRequest):
             return []
         sign, means = 1 if self.request.mode == "min" else -1, self.final_means()
-        others = (each for each in self.models.values() if not each.is_repeat and each.id not in means)
+        rest = (each for each in self.models.values() if not each.is_repeat and each.id not in means)
         repeated = [self.models[name] for name in sorted(means, key=lambda name: sign * means[name])]
-        return [*repeated, *self._best_of(others, count)][:count]
+        return [*repeated, *self._best_of(rest, count)][:count]
 
     def _best_of(self, models: Iterable[Model], count: int) -> list[Model]:
         """Return the `count` best of these models by their own values, best first."""
