@@ -64,6 +64,7 @@ from dispatcher.read_models.from_log import PastStore
 from dispatcher.read_models.reader import Reader
 from dispatcher.read_models.store import Store
 from dispatcher.registry import page as registry
+from dispatcher.rows import page as rows
 from dispatcher.rungs import page as rungs
 from dispatcher.schedule import page as schedule
 from dispatcher.services import Services
@@ -80,6 +81,7 @@ _PAGES = (
         models,
         rungs,
         ranking,
+        rows,
         model_page,
         curves,
         analysis,
@@ -138,7 +140,7 @@ def create_app(
             monotonic=monotonic,
         ),
         logs=LogReader(settings.volumes),
-        rankings=Rankings(settings.volumes),
+        rankings=Rankings(settings.volumes, is_local=settings.is_local),
         past=LogPages(PastStore(reader)),
         metrics=metrics,
         clock=clock,

@@ -1,6 +1,7 @@
 """Test and prediction runs of `cerebro.Experiment`, as a mixin.
 
-A call starts a run on the cluster, follows it and returns a data frame. `ranking` compares tested models.
+A call starts a run on the cluster, follows it and returns a data frame. `ranking` compares tested models, and `rows`
+returns the rows that they get wrong or disagree on.
 `cerebro.client.session` sends the request; workers compute the metrics and predictions.
 """
 
@@ -10,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from cerebro.client.limits import wait_limit_s
 from cerebro.client.open_experiment import OpenExperiment
@@ -19,6 +20,7 @@ from cerebro.contract.runs import EvaluateRequest
 from cerebro.errors import DataError
 from cerebro.figures import averaged, tested
 from cerebro.figures.ranking.results import CONFIDENCE, Ranking, chosen_test, ranking_request
+from cerebro.figures.ranking.rows import require_two
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +63,8 @@ class EvaluationMixin(OpenExperiment):
 
         Returns:
             A data frame with one row per model: epoch, number of rows and metrics. With ``split="train"``, a column
-            ``parts`` has the number of partitions. Its method `ranking` ranks the models; see `ranking`.
+            ``parts`` has the number of partitions. Its method `ranking` ranks the models, and its method `rows`
+            returns rows with values per model; see `ranking` and `rows`.
 
         Raises:
             NotFoundError: the fit run or a model does not exist.
@@ -86,7 +89,7 @@ class EvaluationMixin(OpenExperiment):
 
         if note := averaged(tested(run)):
             warnings.warn(f"the metrics of {run.id} on the split {split!r} are {note}", stacklevel=2)
-        return test_table(run, partial(self.ranking, run.id))
+        return test_table(run, partial(self.ranking, run.id), partial(self.rows, run.id))
 
     def ranking(
         self,
@@ -126,13 +129,63 @@ class EvaluationMixin(OpenExperiment):
             experiment.run_test(["m03", "m07", "m11"])
             print(experiment.ranking())
         """
-        from cerebro.figures.ranking.row_values import rank_models
+        from cerebro.figures.ranking.models import rank_models
 
         state = self.state()
         request = ranking_request(
             state, chosen_test(state, run or ""), metric=metric, mode=mode, confidence=confidence, seed=seed
         )
-        return rank_models(request, lambda name: self.connection.files.shared(name).open("rb"))
+        return rank_models(request, self._open_shared)
+
+    def rows(
+        self,
+        run: str | None = None,
+        *,
+        hardest: int | None = None,
+        disagree: tuple[str, str] | None = None,
+        models: Sequence[str] | None = None,
+        metric: str = "",
+        mode: Literal["max", "min", ""] = "",
+    ) -> pd.DataFrame:
+        """Return rows of a test run that has ended, with the metric per row of each model.
+
+        `test` must return the metric as a `cerebro.PerRow`, or `validation_step` one value per row. If it also returns
+        a ``label`` or a ``prediction`` per row, the table has these too.
+
+        Args:
+            run: test run. Default: the newest with values per row.
+            hardest: only so many rows: those with the worst mean over the models, worst first.
+            disagree: two models. Only rows on which they differ, largest difference first.
+            models: models of the table. Default: all tested models; with `disagree`, these two.
+            metric: metric per row. Default: the metric of the fit run.
+            mode: ``"max"`` if higher is better, or ``"min"``. Default: the fit run's, for its metric. Only `hardest`
+                needs it.
+
+        Returns:
+            One row per tested row, indexed by its id: a column for each model, ``mean`` over these models; with
+            `disagree` also ``difference``, the first model minus the second.
+
+        Raises:
+            NotFoundError: the run is no test run, or there is none yet.
+            DataError: the run has not ended, the metric has no values per row or no known direction, a model has no
+                values, the table would have more than 20 million values, or an argument is invalid.
+
+        Example::
+
+            experiment.run_test(["m03", "m07"])
+            experiment.rows(hardest=20)
+            experiment.rows(disagree=("m03", "m07"))
+        """
+        from cerebro.client.results import rows_table
+
+        state, pair = self.state(), tuple(disagree or ())
+        if hardest is not None and (disagree is not None or hardest < 1):
+            raise DataError(
+                "pass hardest or disagree, not both" if pair else f"hardest is {hardest}, expected 1 or more"
+            )
+        require_two(pair)
+        request = ranking_request(state, chosen_test(state, run or ""), metric=metric, mode=mode)
+        return rows_table(request, self._open_shared, hardest=hardest, disagree=pair, models=models)
 
     def run_predict(
         self,
@@ -182,6 +235,9 @@ class EvaluationMixin(OpenExperiment):
         from cerebro.client.results import prediction_table
 
         return prediction_table(run, self.connection.files)
+
+    def _open_shared(self, name: str) -> BinaryIO:
+        return self.connection.files.shared(name).open("rb")
 
     def _evaluation(
         self,

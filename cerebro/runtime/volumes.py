@@ -63,11 +63,11 @@ class Volumes:
     def partition(self, dataset: str, split: str, partition: int) -> Path:
         """Folder of one partition's shards: on the worker's own volume for training data, shared otherwise."""
         root = self.shards if split == "train" else self.shared
-        return root / "datasets" / dataset / split / f"partition-{partition:04d}"
+        return root / partition_folder(dataset, split, partition)
 
     def metadata(self, dataset: str, split: str, partition: int) -> Path:
         """Arrow IPC file with the metadata rows of one partition."""
-        return self.shared / "datasets" / dataset / "metadata" / f"{split}-{partition:04d}.arrow"
+        return self.shared / metadata_file(dataset, split, partition)
 
     def fitted(self, dataset: str, run: str, attempt: int) -> Path:
         """Return value of `ETLSpec.fit` from an attempt. The log says which attempt counts."""
@@ -152,6 +152,16 @@ class Volumes:
     def task_log(self, experiment: str, task: str, attempt: int) -> Path:
         """Output of one attempt's child process."""
         return self.logs / "tasks" / experiment / f"{task.replace('/', '.')}.a{attempt}.log"
+
+
+def partition_folder(dataset: str, split: str, partition: int) -> str:
+    """Path of `Volumes.partition` on its volume."""
+    return f"datasets/{dataset}/{split}/partition-{partition:04d}"
+
+
+def metadata_file(dataset: str, split: str, partition: int) -> str:
+    """Path of `Volumes.metadata` on the shared volume."""
+    return f"datasets/{dataset}/metadata/{split}-{partition:04d}.arrow"
 
 
 def failed_rows_file(dataset: str, split: str, partition: int) -> str:

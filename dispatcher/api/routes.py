@@ -41,6 +41,7 @@ from dispatcher.pages.drawing import Drawing
 from dispatcher.ranking.view import RankingQuery, RankingView
 from dispatcher.read_models.from_log import FromLog
 from dispatcher.read_models.read_model import ReadModel
+from dispatcher.rows.view import RowsQuery, RowsView
 from dispatcher.rungs import view as rungs
 from dispatcher.schedule import tasks
 from dispatcher.schedule import view as schedule
@@ -230,6 +231,13 @@ ROUTES: dict[str, Route] = {
         "share a rank. Models of different ranks may also be too close to call. 503: ask again in some seconds.",
         query=RankingQuery,
         answer=RankingView,
+    ),
+    f"{_ONE}/rows": Route(
+        view="rows",
+        summary="Rows of a test run that models get wrong, and rows on which two models disagree. 503: ask again in "
+        "some seconds.",
+        query=RowsQuery,
+        answer=RowsView,
     ),
     f"{_ONE}/curves": Route(
         view="curves",

@@ -21,7 +21,6 @@ from cerebro.contract.base import Contract
 from cerebro.contract.rest.openapi import CSV, JSON, SVG, document
 from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
-from cerebro.figures.ranking.results import RankingRequest
 from dispatcher.access.oidc import IdTokenError
 from dispatcher.api import gateway
 from dispatcher.api.gateway import problem
@@ -53,11 +52,12 @@ from dispatcher.experiments.view import ListQuery
 from dispatcher.logs.view import Sources, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
-from dispatcher.ranking.process import Outcome
+from dispatcher.ranking.outcomes import Outcome, Request
 from dispatcher.ranking.view import RankingQuery, choose, view_of
 from dispatcher.read_models.columns import Columns
 from dispatcher.read_models.from_log import FromLog, resolve
 from dispatcher.read_models.read_model import ReadModel
+from dispatcher.rows.view import RowsQuery, choose_rows, rows_view
 from dispatcher.sandbox.slots import BusyError, Slots
 from dispatcher.services import Services
 
@@ -170,18 +170,28 @@ class Api:
             BusyError: it is not complete yet.
         """
         choice = self._reader.read(name, lambda f: choose(_require_fit(f, query.fit), query))
-        found = self._ranking(choice.request, choice.created) if choice.request else None
+        found = self._outcome(choice.request, choice.created) if choice.request else None
         view = view_of(choice, found.ranking if found else None, found.reason if found else "", query.size)
         return Response(_json(view), mimetype=JSON)
 
-    def _ranking(self, request: RankingRequest, created: float) -> Outcome:
+    def rows(self, query: RowsQuery, name: str) -> Response:
+        """Answer rows of a test run; waits some seconds if they are being selected.
+
+        Raises:
+            BusyError: they are not complete yet.
+        """
+        choice = self._reader.read(name, lambda f: choose_rows(_require_fit(f, query.fit), query))
+        found = self._outcome(choice.request, choice.created) if choice.request else None
+        return Response(_json(rows_view(choice, found)), mimetype=JSON)
+
+    def _outcome(self, request: Request, created: float) -> Outcome:
         rankings = self._services.rankings
         found = rankings.find(request, created)
         if found is None:
             with self._ranking_waits.taken(wait_s=0):
                 found = rankings.find(request, created, wait_s=_RANKING_WAIT_S)
         if found is None:
-            raise BusyError("the ranking is being computed: ask again in some seconds")
+            raise BusyError("the tested models are being compared: ask again in some seconds")
         return found
 
     def figure(self, query: Contract, name: str) -> Response:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response
 
+from cerebro.figures.ranking.results import RankingRequest
 from dispatcher.pages.live_pages import live_route
 from dispatcher.pages.queries import parsed_query
 from dispatcher.ranking.view import MAX_SIZE, Choice, RankingQuery, choose, interval_bars, view_of
@@ -22,11 +23,13 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     """Add the route."""
     rankings = tabs.services.rankings
 
-    def find(read_model: ReadModel, header: Header, now: float) -> tuple[RankingQuery, Choice]:
+    def find(
+        read_model: ReadModel, header: Header, now: float
+    ) -> tuple[RankingQuery, Choice[RankingRequest]]:
         query = parsed_query(RankingQuery)
         return query, choose(read_model, query)
 
-    def finish(header: Header, found: tuple[RankingQuery, Choice]) -> Mapping[str, object]:
+    def finish(header: Header, found: tuple[RankingQuery, Choice[RankingRequest]]) -> Mapping[str, object]:
         query, choice = found
         outcome = rankings.find(choice.request, choice.created, wait_s=_WAIT_S) if choice.request else None
         ranking = outcome.ranking if outcome else None

@@ -1,4 +1,4 @@
-"""Child process that computes a ranking: ``python -P -m dispatcher.ranking.process``.
+"""Child process that computes a ranking or selects rows: ``python -P -m dispatcher.ranking.process``.
 
 `Rankings` starts it. It limits its time and memory, because user code wrote the files. NumPy and Arrow are loaded here
 only, not by the page's process.
@@ -11,34 +11,14 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from cerebro.contract.base import Contract
 from cerebro.data.files.safe_open import ABSENT, open_below
 from cerebro.errors import DataError
-from cerebro.figures.ranking.results import Ranking, RankingRequest
+from cerebro.figures.ranking.results import RankingRequest
+from dispatcher.ranking.outcomes import Job, Outcome
 from dispatcher.sandbox.bounded_processes import limit_process
 
 MEMORY_BYTES = 1 << 30
 """Limit of the data segment, which counts reserved memory too."""
-
-
-class Job(Contract):
-    """Input of the process. `shared`: the shared volume."""
-
-    request: RankingRequest
-    shared: str
-    cpu_s: int
-
-
-class Outcome(Contract):
-    """Output of the process: a ranking, or the reason why there is none.
-
-    Attributes:
-        is_temporary: True if a later attempt may succeed.
-    """
-
-    ranking: Ranking | None = None
-    reason: str = ""
-    is_temporary: bool = False
 
 
 def main() -> None:
@@ -51,9 +31,7 @@ def main() -> None:
 
 
 def compute(job: Job) -> Outcome:
-    """Compute the ranking of a job."""
-    from cerebro.figures.ranking.row_values import rank_models
-
+    """Compute the outcome of a job."""
     shared = Path(job.shared)
 
     def open_file(name: str) -> BinaryIO:
@@ -65,7 +43,25 @@ def compute(job: Job) -> Outcome:
             raise DataError(f"{name} cannot be read: {cause}. Test the models again") from cause
 
     try:
-        return Outcome(ranking=rank_models(job.request, open_file))
+        if isinstance(job.request, RankingRequest):
+            from cerebro.figures.ranking.models import rank_models
+
+            return Outcome(ranking=rank_models(job.request, open_file))
+        from cerebro.figures.ranking.row_tables import compare_rows
+        from dispatcher.rows.fields import describe
+
+        found = compare_rows(job.request, open_file)
+        if job.request.source is None:
+            return Outcome(rows=found)
+        described = describe(
+            found,
+            job.request.source,
+            lambda name: open_below(shared, name),
+            objects_below=None if job.is_local else shared,
+        )
+        return Outcome(
+            rows=described.rows, thumbnails=described.thumbnails, is_temporary=not described.is_complete
+        )
     except DataError as error:
         return Outcome(reason=str(error))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rankings, each computed once by a child process and kept in memory: the files of a test never change."""
+"""Rankings and rows, each computed once by a child process and kept in memory: files of a test never change."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from collections import OrderedDict
 
 from pydantic import ValidationError
 
-from cerebro.figures.ranking.results import RankingRequest
 from cerebro.runtime.volumes import Volumes
-from dispatcher.ranking.process import Job, Outcome
+from dispatcher.ranking.outcomes import Job, Outcome, Request, Thumbnail
 from dispatcher.sandbox.bounded_processes import BoundedProcesses
 from dispatcher.sandbox.slots import BusyError
 
 COMPUTE_S = 120.0
 _MAX_KEPT = 20
-"""Maximum number of rankings in memory: at most 4 MB with 1,000 models each."""
+"""Maximum number of outcomes in memory: 0.2 MB for a ranking of 1,000 models, 1 MB for rows with thumbnails."""
 _RETRY_S = 60.0
 """Time until a computation is repeated after a temporary failure."""
 
 
 class Rankings:
-    """Computes and keeps rankings. Safe for several threads; a thread lives as long as a computation."""
+    """Computes and keeps rankings and rows. Safe for several threads; a thread lives as long as a computation.
 
-    def __init__(self, volumes: Volumes) -> None:
-        self._volumes = volumes
+    Args:
+        is_local: True on the user's own machine, where objects of rows may be in any folder.
+    """
+
+    def __init__(self, volumes: Volumes, *, is_local: bool = False) -> None:
+        self._volumes, self._is_local = volumes, is_local
         self._processes = BoundedProcesses("dispatcher.ranking.process", at_once=1)
         self._lock = threading.Lock()
         self._outcomes: OrderedDict[str, tuple[Outcome, float]] = OrderedDict()
@@ -35,15 +38,15 @@ class Rankings:
         self._version = 0
 
     def version(self) -> int:
-        """Return a number that increases with each computed ranking."""
+        """Return a number that increases with each outcome."""
         return self._version
 
-    def find(self, request: RankingRequest, created: float, *, wait_s: float = 0.0) -> Outcome | None:
-        """Return a ranking; `None` while it is being computed.
+    def find(self, request: Request, created: float, *, wait_s: float = 0.0) -> Outcome | None:
+        """Return an outcome; `None` while it is being computed.
 
         Args:
             created: creation time of the experiment: another experiment of the same name has files of the same names.
-            wait_s: maximum time to wait for the ranking.
+            wait_s: maximum time to wait for it.
         """
         key = f"{created} {request.model_dump_json()}"
         with self._lock:
@@ -59,6 +62,12 @@ class Rankings:
         with self._lock:
             return self._find(key)
 
+    def thumbnail(self, name: str, created: float) -> Thumbnail | None:
+        """Return a thumbnail of an experiment's rows; `None` if they are no longer in memory."""
+        with self._lock:
+            kept = [outcome for key, (outcome, _) in self._outcomes.items() if key.startswith(f"{created} ")]
+        return next((each.thumbnails[name] for each in kept if name in each.thumbnails), None)
+
     def _find(self, key: str) -> Outcome | None:
         outcome, until = self._outcomes.get(key, (None, 0.0))
         if outcome is None or time.monotonic() >= until:
@@ -66,7 +75,7 @@ class Rankings:
         self._outcomes.move_to_end(key)
         return outcome
 
-    def _compute(self, key: str, request: RankingRequest) -> None:
+    def _compute(self, key: str, request: Request) -> None:
         outcome: Outcome | None = None
         try:
             outcome = self._outcome(request)
@@ -84,8 +93,13 @@ class Rankings:
                 while len(self._outcomes) > _MAX_KEPT:
                     self._outcomes.popitem(last=False)
 
-    def _outcome(self, request: RankingRequest) -> Outcome:
-        job = Job(request=request, shared=str(self._volumes.shared), cpu_s=int(COMPUTE_S))
+    def _outcome(self, request: Request) -> Outcome:
+        job = Job(
+            request=request,
+            shared=str(self._volumes.shared),
+            is_local=self._is_local,
+            cpu_s=int(COMPUTE_S),
+        )
         result = self._processes.run(job.model_dump_json().encode(), timeout_s=COMPUTE_S)
         try:
             return Outcome.model_validate_json(result.output)
@@ -94,4 +108,4 @@ class Rankings:
 
 
 def _failed(cause: str) -> Outcome:
-    return Outcome(reason=f"the ranking could not be computed: {cause}", is_temporary=True)
+    return Outcome(reason=f"it could not be computed: {cause}", is_temporary=True)

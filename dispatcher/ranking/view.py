@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,7 +19,10 @@ from cerebro.figures.ranking.results import (
     planned_tests,
     ranking_request,
 )
+from cerebro.state import Run
 from dispatcher.read_models.read_model import ReadModel
+
+Request = TypeVar("Request")
 
 DEFAULT_SIZE = 100
 MAX_SIZE = 10_000
@@ -68,7 +72,7 @@ class IntervalBar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Generic[Request]):
     """Test run of a query, all test runs, and the request; a `reason` instead of a request.
 
     Attributes:
@@ -80,30 +84,47 @@ class Choice:
     runs: tuple[str, ...] = ()
     run: str = ""
     fit: str = ""
-    request: RankingRequest | None = None
+    request: Request | None = None
     reason: str = ""
 
 
-def choose(read_model: ReadModel, query: RankingQuery) -> Choice:
+def choose(read_model: ReadModel, query: RankingQuery) -> Choice[RankingRequest]:
     """Return the test run of a query and the request of its ranking."""
+
+    def build(run: Run) -> RankingRequest:
+        return ranking_request(
+            read_model.state, run, metric=query.metric, mode=query.mode, confidence=query.confidence
+        )
+
+    return choice_of(read_model, query.run, query.fit, build)
+
+
+def choice_of(
+    read_model: ReadModel, run_id: str, fit: str, build: Callable[[Run], Request]
+) -> Choice[Request]:
+    """Return a test run and its request.
+
+    Args:
+        run_id: id of the test run; empty for the newest with values per row.
+        fit: only tests of this fit run's models; empty for all.
+        build: builds the request, or raises DataError.
+    """
     state = read_model.state
-    runs = tuple(run.id for run in planned_tests(state, query.fit))
+    runs = tuple(run.id for run in planned_tests(state, fit))
     created = read_model.record.created
     try:
-        run = chosen_test(state, query.run, fit=query.fit)
+        run = chosen_test(state, run_id, fit=fit)
     except NotFoundError as error:
         return Choice(created=created, runs=runs, reason=str(error))
-    fit = getattr(run.plan, "fit", "")
+    of_fit = getattr(run.plan, "fit", "")
     try:
-        request = ranking_request(
-            state, run, metric=query.metric, mode=query.mode, confidence=query.confidence
-        )
+        request = build(run)
     except DataError as error:
-        return Choice(created=created, runs=runs, run=run.id, fit=fit, reason=str(error))
-    return Choice(created=created, runs=runs, run=run.id, fit=fit, request=request)
+        return Choice(created=created, runs=runs, run=run.id, fit=of_fit, reason=str(error))
+    return Choice(created=created, runs=runs, run=run.id, fit=of_fit, request=request)
 
 
-def view_of(choice: Choice, ranking: Ranking | None, reason: str, size: int) -> RankingView:
+def view_of(choice: Choice[RankingRequest], ranking: Ranking | None, reason: str, size: int) -> RankingView:
     """Return the view of a chosen run and its ranking, if it is computed."""
     shown = ranking.model_copy(update={"models": ranking.models[:size]}) if ranking else None
     return RankingView(

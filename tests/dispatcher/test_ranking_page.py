@@ -11,7 +11,8 @@ import pytest
 import dispatcher.ranking.rankings as rankings_module
 from cerebro.figures.ranking.results import RankedModel, RankingRequest
 from cerebro.runtime.volumes import Volumes
-from dispatcher.ranking.process import Job, compute
+from dispatcher.ranking.outcomes import Job
+from dispatcher.ranking.process import compute
 from dispatcher.ranking.rankings import Rankings
 from dispatcher.ranking.view import interval_bars
 from tests.clocks import set_monotonic
@@ -110,7 +111,7 @@ def test_a_failure_to_compute_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(tmp_path / "missing"))
         failed = until(lambda: rankings.find(request, 1.0, wait_s=1), "failure")
-    assert failed.reason.startswith("the ranking could not be computed: ")
+    assert failed.reason.startswith("it could not be computed: ")
     now[0] = 59.0
     assert rankings.find(request, 1.0) == failed
     now[0] = 60.0

@@ -18,8 +18,8 @@ from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.tables.whole_tables import write_columns
 from cerebro.errors import DataError, NotFoundError
+from cerebro.figures.ranking.models import rank_models
 from cerebro.figures.ranking.results import RankedModel, Ranking, RankingRequest, chosen_test, ranking_request
-from cerebro.figures.ranking.row_values import rank_models
 from cerebro.figures.ranking.statistics import (
     MAX_GROUPS,
     RowGroups,
@@ -231,7 +231,7 @@ def test_a_run_without_values_per_row_has_no_ranking() -> None:
         ({"confidence": 95}, "confidence is 95"),
         ({"mode": "maximum"}, "mode is 'maximum', expected 'max' if"),
         ({"seed": -1}, "seed is -1, expected 0 or more"),
-        ({}, "test-1 has not ended: rank its models when it has"),
+        ({}, "test-1 has not ended: compare its models when it has"),
     ):
         with pytest.raises(DataError, match=message):
             ranking_request(story.state, run, **options)

@@ -49,7 +49,7 @@ def results_of(experiment: Experiment) -> dict[str, Any]:
         "registered": [version.version for version in registered.versions],
         "aliases": registered.aliases,
         "registered_weights": digest(load_model(f"{REGISTERED}@champion")),
-        "tested": json.loads(test_table(runs["test-1"], None).to_json(orient="records")),
+        "tested": json.loads(test_table(runs["test-1"], None, None).to_json(orient="records")),
         "predicted": json.loads(predictions.to_json(orient="split")),
     }
 

@@ -45,8 +45,8 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 def _ranking(options: argparse.Namespace) -> int:
     from cerebro.client.connection import connect
     from cerebro.client.session import Session
+    from cerebro.figures.ranking.models import rank_models
     from cerebro.figures.ranking.results import chosen_test, ranking_request
-    from cerebro.figures.ranking.row_values import rank_models
 
     connection = connect(home=options.home, start=False)
     state = Session(connection, connection.kvs.experiment(options.experiment)).state()

@@ -1,9 +1,9 @@
 """Results of runs as objects, data frames and figures.
 
-`EtlResult`, `FitResult`, `TestResult` and `TrainedModel` are the public classes; `failed_table`, `test_table` and
-`prediction_table` build data frames. Everything is computed from the experiment's state. Only this folder imports
-pandas and plotly, and names are imported on first access, because the web page uses client code and its image has no
-pandas.
+`EtlResult`, `FitResult`, `TestResult` and `TrainedModel` are the public classes; `failed_table`, `test_table`,
+`rows_table` and `prediction_table` build data frames. Everything is computed from the experiment's state and result
+files. Only this folder imports pandas and plotly, and names are imported on first access, because the web page uses
+client code and its image has no pandas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cerebro.client.results.failed_rows import failed_table
     from cerebro.client.results.fit import FitResult
     from cerebro.client.results.model import TrainedModel
-    from cerebro.client.results.tables import TestResult, prediction_table, test_table
+    from cerebro.client.results.tables import TestResult, prediction_table, rows_table, test_table
 
 __all__ = [
     "EtlResult",
@@ -25,6 +25,7 @@ __all__ = [
     "TrainedModel",
     "failed_table",
     "prediction_table",
+    "rows_table",
     "test_table",
 ]
 
@@ -35,6 +36,7 @@ _MODULES = {
     "TrainedModel": "model",
     "failed_table": "failed_rows",
     "prediction_table": "tables",
+    "rows_table": "tables",
     "test_table": "tables",
 }
 

@@ -1,11 +1,12 @@
 """Data frames of test and prediction runs, and helpers for rows of data frames.
 
-`EvaluationMixin` returns them; `fit` and `sub_epochs` use the helpers. Predictions of all tasks are read into memory.
+`EvaluationMixin` returns them; `fit` and `sub_epochs` use the helpers. Predictions of all tasks are read into memory;
+values per row of one model at a time, and of the returned rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -16,15 +17,22 @@ from cerebro.data.tables.whole_tables import read_columns
 from cerebro.errors import DataError
 from cerebro.figures import tested
 from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
-from cerebro.figures.ranking.results import CONFIDENCE, Ranking
+from cerebro.figures.ranking.results import CONFIDENCE, Ranking, RankingRequest, require_mode
+from cerebro.figures.ranking.row_tables import Positions, hardest_rows, most_different, row_table
+from cerebro.figures.ranking.row_values import OpenFile, RowValues
+from cerebro.figures.ranking.rows import LABEL, PREDICTION
 from cerebro.state import Run
+
+MAX_VALUES = 20_000_000
+"""Maximum number of values of a table of rows: 160 MB."""
 
 
 class TestResult(pd.DataFrame):
-    """Metrics of tested models, one row per model: a data frame that can rank the models."""
+    """Metrics of tested models, one row per model: a data frame that can rank the models and show their rows."""
 
     __test__ = False  # for pytest
     _rank: Callable[..., Ranking] | None = None
+    _rows: Callable[..., pd.DataFrame] | None = None
 
     def ranking(
         self,
@@ -49,13 +57,42 @@ class TestResult(pd.DataFrame):
             )
         return self._rank(metric=metric, mode=mode, confidence=confidence, seed=seed)
 
+    def rows(
+        self,
+        *,
+        hardest: int | None = None,
+        disagree: tuple[str, str] | None = None,
+        models: Sequence[str] | None = None,
+        metric: str = "",
+        mode: Literal["max", "min", ""] = "",
+    ) -> pd.DataFrame:
+        """Return rows with the metric per row of each model. See `Experiment.rows`.
 
-def test_table(run: Run, rank: Callable[..., Ranking] | None) -> TestResult:
+        The column ``rows`` of this table, its number of rows, is ``table["rows"]``.
+
+        Raises:
+            DataError: as of `Experiment.rows`, or this is a copy of a result.
+
+        Example::
+
+            table = experiment.run_test(["m03", "m07"])
+            table.rows(disagree=("m03", "m07"))
+        """
+        if self._rows is None:
+            raise DataError(
+                "this table is a copy of a test's result: call experiment.rows() with the run's id instead"
+            )
+        return self._rows(hardest=hardest, disagree=disagree, models=models, metric=metric, mode=mode)
+
+
+def test_table(
+    run: Run, rank: Callable[..., Ranking] | None, rows_of: Callable[..., pd.DataFrame] | None
+) -> TestResult:
     """Return the metrics of a test run, one row per model.
 
     Args:
         rank: ranks the models of the run; without it, the result cannot.
-
+        rows_of: returns rows of the run; without it, the result cannot.
 
     A column ``parts`` has the number of partitions if metrics are combined from several.
     """
@@ -72,7 +109,46 @@ def test_table(run: Run, rank: Callable[..., Ranking] | None) -> TestResult:
     ]
     table = TestResult(pd.DataFrame(rows).set_index("model"))
     object.__setattr__(table, "_rank", rank)  # pandas takes no attributes that it doesn't know
+    object.__setattr__(table, "_rows", rows_of)
     return table
+
+
+def rows_table(
+    request: RankingRequest,
+    open_file: OpenFile,
+    *,
+    hardest: int | None = None,
+    disagree: Sequence[str] = (),
+    models: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Return rows of a test run, indexed by id; see `Experiment.rows`.
+
+    Raises:
+        DataError: see `Experiment.rows`.
+    """
+    reader = RowValues(request.files, request.metric, open_file)
+    chosen = tuple(dict.fromkeys((*disagree, *(models or (() if disagree else request.files)))))
+    reader.require(chosen)
+    positions: Positions | None = None
+    if disagree:
+        positions = most_different(reader, *disagree)
+    elif hardest is not None:
+        require_mode(request.mode, reader.metric)
+        positions = hardest_rows(reader, chosen, request.mode, hardest)
+    num_values = len(chosen) * (reader.num_rows if positions is None else len(positions))
+    if num_values > MAX_VALUES:
+        raise DataError(
+            f"the table would have {num_values:,} values of {len(chosen):,} models, more than {MAX_VALUES:,}: pass "
+            "hardest=100, disagree=(two models) or models=(a few models)"
+        )
+    found = row_table(reader, chosen, positions)
+    columns: dict[str, Any] = {} if found.labels is None else {LABEL: found.labels}
+    columns |= {model: found.values[:, number] for number, model in enumerate(chosen)}
+    columns |= {f"{model} {PREDICTION}": values for model, values in found.predictions.items()}
+    columns["mean"] = found.values.mean(axis=1)
+    if disagree:
+        columns["difference"] = found.values[:, 0] - found.values[:, 1]
+    return pd.DataFrame(columns, index=pd.Index(found.ids, name="id"))
 
 
 def prediction_table(run: Run, files: Files) -> pd.DataFrame:

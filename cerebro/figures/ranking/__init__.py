@@ -1,6 +1,6 @@
-"""Rankings of tested models. The rows cannot separate models that share a rank.
+"""Rankings of tested models, and rows that models get wrong or disagree on.
 
-`results` has the types that pages, notebooks and the command line show; `statistics` has the bootstrap and the tests;
-`row_values` reads the values per row that a test run stored. NumPy and Arrow are imported by `statistics` and
-`row_values` only, so the web page's process, which imports `results`, stays small.
+`results` and `rows` have the types that pages, notebooks and the command line show. `row_values` reads the values per
+row that a test run stored. `models` ranks models by them, with the bootstrap and tests of `statistics`; `row_tables`
+selects rows. The web page's process imports `results` and `rows` only, which load neither NumPy nor Arrow.
 """

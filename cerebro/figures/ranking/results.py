@@ -139,6 +139,12 @@ class Ranking(Contract):
         return "\n".join([*rows, "", *(f"{sentence}." for sentence in self.sentences())]).rstrip()
 
 
+def require_mode(mode: str, metric: str) -> None:
+    """Raise DataError if it is unknown whether higher values of a metric are better."""
+    if not mode:
+        raise DataError(f"it is unknown whether a higher {metric} is better: pass mode='max' or mode='min'")
+
+
 def chosen_test(state: ExperimentState, run: str = "", *, fit: str = "") -> Run:
     """Return a planned test run, by default the newest with a ranking, else the newest.
 
@@ -154,7 +160,7 @@ def chosen_test(state: ExperimentState, run: str = "", *, fit: str = "") -> Run:
     if not found:
         missing = f"no planned test run {run!r}" if run else "no planned test run yet"
         of = f" of models of {fit}" if fit else ""
-        raise NotFoundError(f"the experiment has {missing}{of}: call run_test() with the models to rank")
+        raise NotFoundError(f"the experiment has {missing}{of}: call run_test() with the models to compare")
     return next((each for each in reversed(found) if not each.is_open and _files(each)), found[-1])
 
 
@@ -196,7 +202,7 @@ def ranking_request(
     if seed < 0:
         raise DataError(f"seed is {seed}, expected 0 or more")
     if run.is_open:
-        raise DataError(f"{run.id} has not ended: rank its models when it has")
+        raise DataError(f"{run.id} has not ended: compare its models when it has")
     files = _files(run)
     if not files:
         raise DataError(

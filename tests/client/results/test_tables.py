@@ -52,7 +52,7 @@ def test_a_test_without_rows_has_no_mean() -> None:
     story, run = evaluation("test", {"m00": 2, "m01": 1})
     key = TaskKey(run="e-1", kind="test", model="m00", partition=0)
     story.do(key, 0, TaskResult(rows=0, metrics={"accuracy": 0.0}))
-    table = results.test_table(run, None)
+    table = results.test_table(run, None, None)
     assert list(table["rows"]) == [0, 0]
     assert table["accuracy"].isna().all()
 

@@ -1,0 +1,1 @@
+"""The page Rows: rows of a test run that models get wrong or disagree on, with fields and thumbnails."""
