@@ -65,8 +65,10 @@ class Rankings:
     def thumbnail(self, name: str, created: float) -> Thumbnail | None:
         """Return a thumbnail of an experiment's rows; `None` if they are no longer in memory."""
         with self._lock:
-            kept = [outcome for key, (outcome, _) in self._outcomes.items() if key.startswith(f"{created} ")]
-        return next((each.thumbnails[name] for each in kept if name in each.thumbnails), None)
+            outcomes = [
+                outcome for key, (outcome, _) in self._outcomes.items() if key.startswith(f"{created} ")
+            ]
+        return next((each.thumbnails[name] for each in outcomes if name in each.thumbnails), None)
 
     def _find(self, key: str) -> Outcome | None:
         outcome, until = self._outcomes.get(key, (None, 0.0))
