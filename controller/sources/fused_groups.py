@@ -139,7 +139,7 @@ class FusedGroups:
         fit, name = self._fit, self._fit.names.models[place.model]
         model = self._run.models[name]
         group = self._run.trials.similar_models(model)
-        is_alone = group is None or place.model in fit.retries.out_of_memory or model.configs.has_changed
+        is_alone = place.model in fit.retries.out_of_memory
         if is_alone or group is None or fit.parallel_plans.of(place.model, place.worker) != parallel_plan:
             return None
         savepoint = model.checkpoints.savepoint_of(str(fit.key(place)))

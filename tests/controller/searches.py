@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cerebro.contract.events import ClientEvent, RunStarted
+from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import Constraint, FitPlan, FitRequest
 from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, Repeat, SearchRequest, Space
 from cerebro.contract.tasks.bodies import EtlTask, EvaluateTask, TaskBody, TrainTask
@@ -44,6 +45,7 @@ def simulation(
     seed: int = 0,
     repeats: Repeat | None = None,
     constraints: tuple[Constraint, ...] = (),
+    parallel_plans: tuple[ParallelPlan, ...] = (),
     neighbours: Sequence[Neighbour] = (),
     kind: type[Simulation] = Simulation,
     **scenario: Any,
@@ -66,6 +68,7 @@ def simulation(
         models={f"m{number:02}": each for number, each in enumerate(models)},
         partitions=dict.fromkeys(range(WORKERS), 10),
         valid_partitions=(0,) if is_validated else (),
+        parallel_plans=parallel_plans,
     )
     replicas = {f"worker-{number}": [number] for number in range(WORKERS)}
     world = Scenario(**{"replicas": replicas, "metrics": loss, **scenario})
@@ -88,7 +91,7 @@ def fit_of(sim: Simulation) -> Run:
     return fold(EXPERIMENT, sim.log).runs["fit-1"]
 
 
-def story(run: Run) -> object:
+def story(run: Run) -> tuple[object, object, object]:
     """Return a search's models, their epochs, and its decisions."""
     assert run.search is not None
     models = [(m.id, m.hyperparams, m.epochs, m.completed_epochs, m.state) for m in run.models.values()]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro import ASHA, Parallelism, loguniform
+from cerebro import ASHA, PBT, Parallelism, loguniform
 from cerebro.contract.events import TaskAssigned, TaskCommitted
 from cerebro.state import TaskKey
 from cerebro.techniques import Fused
@@ -87,6 +87,23 @@ def test_asha_stops_and_promotes_models_of_groups(own_lab: MakeLab) -> None:
     assert result.failures() == {}
     check_complete(run_of(lab, experiment))
     assert max(group_sizes(lab, experiment, "fit-1")) > 1
+
+
+def test_clones_of_a_population_train_in_groups(own_lab: MakeLab) -> None:
+    """A clone has its parent's checkpoint and another learning rate; alone it gets the same weights up to rounding."""
+    lab = own_lab(workers=1)
+    experiment = lab.prepared()
+    search = PBT(population=6, perturb={"lr": (0.5, 2.0)})
+    settings = SETTINGS | {"epochs": 3, "search": search, "parallelism": FUSED}
+    result = experiment.run_fit(Descent(), {"lr": loguniform(1e-3, 1e-1), "batch_size": 5}, **settings)
+    assert result.failures() == {}
+    run = run_of(lab, experiment)
+    check_complete(run)
+    assigned = [event for event in lab.log(experiment).read() if isinstance(event, TaskAssigned)]
+    grouped = {TaskKey.parse(event.task).model or "" for event in assigned if event.group is not None}
+    assert any(run.models[name].lineage.sub_epochs for name in grouped)
+    status, output = replay(experiment.name)
+    assert status == 0, output
 
 
 def test_a_run_measures_stacks_and_separate_training(own_lab: MakeLab) -> None:

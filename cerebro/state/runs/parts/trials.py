@@ -45,5 +45,9 @@ class RunTrials:
                     self._of_hyperparams.setdefault(_shape(models[name].hyperparams), group.id)
 
     def similar_models(self, model: Model) -> str | None:
-        """Return the id of the group of models with the same modules; `None` if it is unknown."""
-        return self._groups.get(model.id) or self._of_hyperparams.get(_shape(model.hyperparams))
+        """Return the id of the group of models with the same modules; `None` if it is unknown.
+
+        Inspected models keep their group until their hyperparameters change.
+        """
+        inspected = None if model.configs.has_changed else self._groups.get(model.id)
+        return inspected or self._of_hyperparams.get(_shape(model.hyperparams))
