@@ -61,6 +61,8 @@ class FitSummary:
     """Path on the checkpoint volume, or an empty text."""
     best_code: str
     """Python code that loads the checkpoint, or an empty text."""
+    restarts: int
+    """Sub-epochs that were trained again after an attempt that did not commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +187,7 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
         best_hyperparameters=found.model.hyperparams_shown(found.epoch) if found else {},
         best_checkpoint=checkpoint.name if checkpoint else "",
         best_code=_code(read_model.record.name, found.run.id) if found and checkpoint else "",
+        restarts=sum(model.effort.repeated_attempts for model in run.models.values()),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import ModelStopRequested, RunRequested, RunStarted
+from cerebro.contract.events import ModelStopRequested, RunRequested, RunStarted, TaskRevoked
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks.results import TaskResult
 from tests.dispatcher.fakes import Bench, Browser
@@ -223,3 +223,22 @@ def test_the_best_model_of_all_fits_is_shown(bench: Bench, browser: Browser) -> 
     source = browser.get("/experiments/twice").text
     assert 'href="/experiments/twice/models/m00?fit=fit-1"' in source.partition('class="tabline"')[0]
     assert "0.9405" in text_of(browser.get("/experiments").text)
+
+
+def test_restarted_sub_epochs_are_counted_with_a_link(bench: Bench, browser: Browser) -> None:
+    """Without a restart, the section says only that there is no alert."""
+    for name, restarts in (("digits", 1), ("letters", 0)):
+        story = Story(name)
+        story.workers_join()
+        story.etl()
+        story.fit(models=1, epochs=1)
+        for _ in range(restarts):
+            story.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+            gone = TaskRevoked(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", reason="lost")
+            story.append(gone)
+        story.train("m00", 1)
+        story.finish()
+        bench.store.add(story)
+    words = "1 sub-epoch restarted after attempts that did not commit: schedule"
+    assert words in text_of(browser.get("/experiments/digits").text)
+    assert "restarted" not in text_of(browser.get("/experiments/letters").text)
