@@ -129,8 +129,10 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
     return columns
 
 
-def read_arrays(file: BinaryIO, name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the columns of a `write_columns` file as arrays.
+def read_rows(file: BinaryIO, name: str) -> tuple[pa.Array, dict[str, np.ndarray[Any, Any]]]:
+    """Return the ids of a `write_columns` file, and the other columns as arrays by name.
+
+    Ids stay an Arrow array, because Python objects of a million texts take a second.
 
     Args:
         name: name of the file for errors.
@@ -141,11 +143,16 @@ def read_arrays(file: BinaryIO, name: str) -> dict[str, np.ndarray[Any, Any]]:
     """
     try:
         table = pa.ipc.open_file(file).read_all()
-    except (pa.ArrowException, OSError) as cause:
+        ids = combined(table.column("id"))
+    except (pa.ArrowException, OSError, KeyError) as cause:
         if isinstance(cause, OSError) and cause.errno is not None:
             raise
         raise DataError(f"{name} cannot be read: {cause}") from cause
-    return {name: combined(table.column(name)).to_numpy(zero_copy_only=False) for name in table.column_names}
+    return ids, {
+        column: combined(table.column(column)).to_numpy(zero_copy_only=False)
+        for column in table.column_names
+        if column != "id"
+    }
 
 
 def _arrow(name: str, column: Any) -> pa.Array:

@@ -22,13 +22,11 @@ class Means(NamedTuple):
     """Means of a metric.
 
     Attributes:
-        ids: id of each row.
         of_rows: mean of each row over all models.
         of_models: mean of each model over all rows.
         is_binary: True if all values are 0 or 1.
     """
 
-    ids: np.ndarray[Any, Any]
     of_rows: Floats
     of_models: dict[str, float]
     is_binary: bool
@@ -52,15 +50,13 @@ class RowTable(NamedTuple):
 
 def means(reader: RowValues, models: Sequence[str] | None = None) -> Means:
     """Return the means of models, by default of all."""
-    total, ids, of_models, is_binary = None, None, {}, True
+    total, of_models, is_binary = None, {}, True
     for each in reader.of(models):
-        ids = each.table["id"]
         total = each.values.copy() if total is None else np.add(total, each.values, out=total)
         of_models[each.model] = float(each.values.mean()) if len(each.values) else 0.0
         is_binary = is_binary and bool(((each.values == 0) | (each.values == 1)).all())
     assert total is not None
-    assert ids is not None
-    return Means(ids, total / len(of_models), of_models, is_binary)
+    return Means(total / len(of_models), of_models, is_binary)
 
 
 def hardest_rows(reader: RowValues, models: Sequence[str], mode: str, size: int) -> Positions:
@@ -85,16 +81,14 @@ def most_different(reader: RowValues, first: str, second: str) -> Positions:
 def row_table(reader: RowValues, models: Sequence[str], rows: Positions | None = None) -> RowTable:
     """Return the values of models on rows, by default on all rows."""
     chosen = slice(None) if rows is None else rows
-    ids, labels, predictions, columns = None, None, {}, []
+    labels, predictions, columns = None, {}, []
     for each in reader.of(models):
-        ids = each.table["id"][chosen]
         columns.append(each.values[chosen].copy())
-        if labels is None and LABEL in each.table:
-            labels = each.table[LABEL][chosen].copy()
-        if PREDICTION in each.table:
-            predictions[each.model] = each.table[PREDICTION][chosen].copy()
-    assert ids is not None
-    return RowTable(ids, tuple(models), np.stack(columns, axis=1), labels, predictions)
+        if labels is None and LABEL in each.metrics:
+            labels = each.metrics[LABEL][chosen].copy()
+        if PREDICTION in each.metrics:
+            predictions[each.model] = each.metrics[PREDICTION][chosen].copy()
+    return RowTable(reader.ids(rows), tuple(models), np.stack(columns, axis=1), labels, predictions)
 
 
 def compare_rows(request: RowsRequest, open_file: OpenFile) -> ComparedRows:

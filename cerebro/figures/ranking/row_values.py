@@ -8,14 +8,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cerebro.data.tables.whole_tables import read_arrays
+from cerebro.data.tables.whole_tables import read_rows
 from cerebro.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 OpenFile = Callable[[str], BinaryIO]
 """Opens a file of the shared volume."""
 
-_Table = dict[str, "np.ndarray[Any, Any]"]
+_Columns = dict[str, "np.ndarray[Any, Any]"]
 _MAX_NAMES = 5
 
 
@@ -24,12 +24,12 @@ class ModelValues(NamedTuple):
 
     Attributes:
         values: chosen metric.
-        table: the other metrics, and the rows' ids as ``id``.
+        metrics: all metrics by name.
     """
 
     model: str
     values: Floats
-    table: Mapping[str, np.ndarray[Any, Any]]
+    metrics: Mapping[str, np.ndarray[Any, Any]]
 
 
 class RowValues:
@@ -51,17 +51,20 @@ class RowValues:
     def __init__(self, files: Mapping[str, tuple[str, ...]], metric: str, open_file: OpenFile) -> None:
         self._files, self._open_file = files, open_file
         self._first = next(iter(files))
-        self._ids: np.ndarray[Any, Any] | None = None
-        self.metrics = tuple(name for name in self._read(files[self._first][0]) if name != "id")
+        self._ids: list[Any] | None = None
+        """Ids of each file of a model, as Arrow arrays."""
+        self.metrics = tuple(self._read(files[self._first][0])[1])
         self.metric = self._chosen(metric)
 
     @property
     def num_rows(self) -> int:
-        """Rows of the test; reads the first model if none was read."""
-        if self._ids is None:
-            next(self.of([self._first]))
-        assert self._ids is not None
-        return len(self._ids)
+        """Number of tested rows."""
+        return sum(len(part) for part in self._known_ids())
+
+    def ids(self, rows: npt.NDArray[np.int64] | None = None) -> np.ndarray[Any, Any]:
+        """Return the ids of rows, by their positions in the order of the test; by default of all."""
+        ids = np.concatenate([part.to_numpy(zero_copy_only=False) for part in self._known_ids()])
+        return ids if rows is None else ids[rows]
 
     def require(self, models: Sequence[str]) -> None:
         """Raise DataError if a model has no values."""
@@ -81,22 +84,27 @@ class RowValues:
             OSError: the volume cannot be read.
         """
         for model in self._files if models is None else models:
-            tables = [self._read(name) for name in self._files[model]]
-            if any(self.metric not in table for table in tables):
+            ids, parts = zip(*map(self._read, self._files[model]), strict=True)
+            if any(self.metric not in part for part in parts):
                 raise DataError(
                     f"{model} has no values per row of {self.metric!r}: test all models with the same code"
                 )
-            names = [name for name in tables[0] if all(name in table for table in tables)]
-            table = {name: _column(tables, name) for name in names}
             if self._ids is None:
-                self._ids, self._first = table["id"], model
-            elif not np.array_equal(table["id"], self._ids):
+                self._ids, self._first = list(ids), model
+            elif not _are_equal(ids, self._ids):
                 raise DataError(f"{model} was tested on other rows than {self._first}: test them in one run")
-            yield ModelValues(model, table[self.metric].astype(np.float64, copy=False), table)
+            metrics = {name: _column(parts, name) for name in parts[0] if all(name in part for part in parts)}
+            yield ModelValues(model, metrics[self.metric].astype(np.float64, copy=False), metrics)
 
-    def _read(self, name: str) -> _Table:
+    def _known_ids(self) -> list[Any]:
+        if self._ids is None:
+            next(self.of([self._first]))
+        assert self._ids is not None
+        return self._ids
+
+    def _read(self, name: str) -> tuple[Any, _Columns]:
         with self._open_file(name) as file:
-            return read_arrays(file, name)
+            return read_rows(file, name)
 
     def _chosen(self, metric: str) -> str:
         if metric in self.metrics:
@@ -107,5 +115,9 @@ class RowValues:
         raise DataError(f"{named}: the test has them of {', '.join(self.metrics)}")
 
 
-def _column(tables: Sequence[_Table], name: str) -> np.ndarray[Any, Any]:
-    return np.concatenate([table[name] for table in tables]) if len(tables) > 1 else tables[0][name]
+def _are_equal(ids: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(ids) == len(others) and all(one.equals(other) for one, other in zip(ids, others, strict=True))
+
+
+def _column(parts: Sequence[_Columns], name: str) -> np.ndarray[Any, Any]:
+    return np.concatenate([part[name] for part in parts]) if len(parts) > 1 else parts[0][name]
