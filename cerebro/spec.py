@@ -64,9 +64,11 @@ class PerRow:
     """A metric with one value per row. The metric itself is their mean.
 
     `test` may return it instead of a number. `run_test` then keeps the values, and its result can rank models by a
-    paired bootstrap over rows::
+    paired bootstrap over rows, and show rows that models get wrong or disagree on::
 
         {"accuracy": PerRow(torch.cat(correct)), "loss": PerRow(torch.cat(losses))}
+
+    Rows are shown with their ``label`` and the ``prediction`` of each model, if `test` returns these as `PerRow` too.
 
     Attributes:
         values: one finite number per row of the data loader, in its order: a tensor, an array or a list.

@@ -34,6 +34,7 @@ from cerebro.cli.experiments import (
     proofs,
     ranking,
     registry,
+    rows,
     run,
     stacks,
     tags,
@@ -59,6 +60,7 @@ GROUPS = {
     ),
     "results": (
         "ranking",
+        "rows",
         "models",
         "register",
         "alias",
@@ -158,6 +160,7 @@ def build_parser() -> GroupedParser:
     notify.register(parsers, common)
     failed_rows.register(parsers, common)
     ranking.register(parsers, common)
+    rows.register(parsers, common)
     trials.register(parsers, common)
     commands.register(parsers, common)
     model_commands.register(parsers, common)

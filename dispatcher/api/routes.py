@@ -234,7 +234,7 @@ ROUTES: dict[str, Route] = {
     ),
     f"{_ONE}/rows": Route(
         view="rows",
-        summary="Rows of a test run that models get wrong, and rows on which two models disagree. 503: ask again in "
+        summary="Rows of a test run that models get wrong, and rows where two models disagree. 503: ask again in "
         "some seconds.",
         query=RowsQuery,
         answer=RowsView,

@@ -1,6 +1,6 @@
 """Small fields and thumbnails of compared rows, from partitioned metadata, shards and objects.
 
-Runs in the child process of `dispatcher.ranking`. Whatever is missing leaves a note, never an error: the values of the
+Runs in the child process of `dispatcher.ranking`. A missing file leaves a note, not an error: the values of the
 models are shown without it.
 """
 

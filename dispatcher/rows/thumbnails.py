@@ -1,4 +1,4 @@
-"""Thumbnails of rows: small PNG files from arrays, and image objects as they are. Runs in the child process only.
+"""Thumbnails of rows: small PNG files from arrays, and unchanged image objects. Runs in the child process only.
 
 User code and users wrote both, so size and kind are limited. No image is decoded here: an object counts as an image by
 its first bytes, and the browser decodes it.

@@ -79,6 +79,7 @@ CALLS: dict[str, tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = {
     ),
     "results": (
         ("ranking EXPERIMENT [RUN]", (("ranking digits", "INTERVAL"),)),
+        ("rows EXPERIMENT [RUN]", (("rows digits", "MEAN"),)),
         ("register EXPERIMENT NAME", (("register digits best --alias first", "is best/1"),)),
         ("models [NAME]", (("models", "best/1"), ("models best", "digits/fit-1"))),
         ("alias NAME ALIAS VERSION", (("alias best champion 1", "best@champion is best/1"),)),

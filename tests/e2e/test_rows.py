@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from cerebro.cli import main
 from cerebro.errors import DataError
 from cerebro.spec import PerRow
 from tests.e2e.browser import Complaints, mistakes, sign_in, window
@@ -48,7 +49,9 @@ class Guesses(TinyTraining):
         return {"loss": 1.0, "right": PerRow(right), "label": PerRow(labels), "prediction": PerRow(guesses)}
 
 
-def test_rows_from_a_real_test(lab: Lab, browser: Browser, tmp_path: Path) -> None:
+def test_rows_from_a_real_test(
+    lab: Lab, browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A notebook gets values, labels and predictions; the page shows objects, and arrays where an object is missing."""
     table, objects = write_data(tmp_path / "data", 30)
     valid, _ = write_data(tmp_path / "valid", 12, first=100)
@@ -72,6 +75,12 @@ def test_rows_from_a_real_test(lab: Lab, browser: Browser, tmp_path: Path) -> No
     assert len(tested.rows(metric="right")) == 12
     with pytest.raises(DataError, match="no values per row of 'm07': it has them of m00, m01, m02"):
         tested.rows(metric="right", models=["m07"])
+    command = ["rows", experiment.name, "--metric", "right", "--mode", "max"]
+    capsys.readouterr()
+    assert main([*command, "--size", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["104", *"0000"]
+    assert main([*command, "--disagree", "m00", "m01"]) == 0
+    assert capsys.readouterr().out.endswith("m00 and m01 differ on 8 of 12 rows.\n")
     (Path(objects) / "0.png").unlink()  # of rows with label 0
     complaints = Complaints()
     with window(browser) as context:

@@ -80,7 +80,7 @@ def test_rows_equal_a_naive_selection(values: Table, mode: str, size: int, data:
 
 @given(tables, st.integers(1, 40), st.data())
 def test_the_table_of_a_notebook_equals_a_naive_one(values: Table, size: int, data: st.DataObject) -> None:
-    """All rows in the order of the test, the hardest ones of some models, and those on which two models differ."""
+    """All rows in the order of the test, the hardest ones of some models, and those where two models differ."""
     names = [f"m{number:02d}" for number in range(values.shape[1])]
     chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     columns = values[:, [names.index(name) for name in chosen]]

@@ -71,7 +71,7 @@ def worst(of_rows: Floats, mode: str) -> Positions:
 
 
 def most_different(reader: RowValues, first: str, second: str) -> Positions:
-    """Return the rows on which two models differ, largest difference first; equal ones in the order of the test."""
+    """Return the rows where two models differ, largest difference first; equal ones in the order of the test."""
     one, other = (each.values for each in reader.of([first, second]))
     distance = np.abs(one - other)
     order: Positions = np.argsort(-distance, kind="stable")
@@ -92,7 +92,7 @@ def row_table(reader: RowValues, models: Sequence[str], rows: Positions | None =
 
 
 def compare_rows(request: RowsRequest, open_file: OpenFile) -> ComparedRows:
-    """Read the values per row of all models; return the hardest rows, and rows on which two models disagree.
+    """Read the values per row of all models; return the hardest rows, and rows where two models disagree.
 
     Raises:
         DataError: the metric has no values per row or no known direction, a model has none, models were tested on

@@ -10,6 +10,8 @@ from cerebro.errors import DataError
 from cerebro.figures.ranking.results import Mode, ranking_request
 from cerebro.state import ExperimentState, Run
 
+MAX_SIZE = 100
+"""Maximum number of rows of each list."""
 LABEL, PREDICTION = "label", "prediction"
 """Names of metrics per row that describe a row: its label, and the prediction of a model."""
 
@@ -47,7 +49,7 @@ class RowsRequest(Contract):
     mode: Mode = ""
     disagree: tuple[str, ...] = Field((), max_length=2)
     shown: int = Field(5, ge=1, le=10)
-    size: int = Field(20, ge=1, le=100)
+    size: int = Field(20, ge=1, le=MAX_SIZE)
     missing: tuple[str, ...] = ()
     source: RowSource | None = None
 
@@ -74,7 +76,7 @@ class ComparedRow(Contract):
 
 
 class ComparedRows(Contract):
-    """Rows that models get wrong, and rows on which two models disagree.
+    """Rows that models get wrong, and rows where two models disagree.
 
     Attributes:
         rows: number of tested rows.
@@ -83,8 +85,8 @@ class ComparedRows(Contract):
         models: models whose values are shown: the two compared ones, then the best others.
         all_wrong: number of rows that every model gets wrong; `None` unless all values are 0 or 1.
         hardest: rows with the worst mean over all models, worst first.
-        disagree: rows on which the first two models differ most, largest difference first.
-        different: number of rows on which they differ.
+        disagree: rows where the first two models differ most, largest difference first.
+        different: number of rows where they differ.
         note: why fields or thumbnails of rows are missing.
         missing: tested models without values.
     """
