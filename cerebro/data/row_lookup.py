@@ -1,4 +1,4 @@
-"""Single rows by id, from files of partitioned metadata and of shards, one record batch at a time in memory.
+"""Single rows by id, from memory-mapped files of partitioned metadata and of shards.
 
 The web page's child process looks up the rows that it shows. It opens the files itself, because user code can write to
 the volume. The module decodes no objects.
@@ -7,6 +7,7 @@ the volume. The module decodes no objects.
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -78,10 +79,11 @@ def _rows(
     file: BinaryIO, ids: Sequence[RowId], names: set[str] | None = None
 ) -> Iterator[tuple[RowId, pa.RecordBatch]]:
     """Yield each of `ids` that a file has, with its row: all columns, or these of `names`."""
-    schema = pa.ipc.open_file(file).schema
+    content = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    schema = pa.ipc.open_file(content).schema
     wanted = [at for at, name in enumerate(schema.names) if names is None or name in names or name == "id"]
-    of_ids = _reader(file, [schema.get_field_index("id")])
-    of_rows = _reader(file, wanted)
+    of_ids = _reader(content, [schema.get_field_index("id")])
+    of_rows = _reader(content, wanted)
     kind = schema.field("id").type
     # Ids of another type are not in this file.
     known = pa.array([each for each in ids if isinstance(each, str) != pa.types.is_integer(kind)])
@@ -96,8 +98,10 @@ def _rows(
             yield column[position].as_py(), batch.slice(position, 1)
 
 
-def _reader(file: BinaryIO, columns: list[int]) -> pa.ipc.RecordBatchFileReader:
-    return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False))
+def _reader(content: pa.Buffer, columns: list[int]) -> pa.ipc.RecordBatchFileReader:
+    return pa.ipc.open_file(
+        content, options=pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+    )
 
 
 def _manifest(content: bytes, folder: str) -> PartitionManifest:

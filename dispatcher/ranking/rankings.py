@@ -60,7 +60,7 @@ class Rankings:
         if wait_s:
             thread.join(wait_s)
         with self._lock:
-            return self._find(key)
+            return self._find(key) or self._earlier_rows(key)
 
     def thumbnail(self, name: str, created: float) -> Thumbnail | None:
         """Return a thumbnail of an experiment's rows; `None` if they are no longer in memory."""
@@ -76,6 +76,11 @@ class Rankings:
             return None
         self._outcomes.move_to_end(key)
         return outcome
+
+    def _earlier_rows(self, key: str) -> Outcome | None:
+        """Return rows without all fields, which stay on the page while they are selected again."""
+        outcome, _ = self._outcomes.get(key, (None, 0.0))
+        return outcome if outcome is not None and outcome.rows is not None else None
 
     def _compute(self, key: str, request: Request) -> None:
         outcome: Outcome | None = None

@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
+import dispatcher.ranking.rankings as rankings_module
 import dispatcher.rows.fields as fields_module
 from cerebro.figures.ranking.rows import ComparedRows, RowSource, RowsRequest
 from cerebro.runtime.volumes import Volumes
 from dispatcher.ranking.outcomes import Job, Outcome
 from dispatcher.ranking.process import compute
+from dispatcher.ranking.rankings import Rankings
 from dispatcher.rows.thumbnails import MAX_OBJECT_BYTES, MAX_SIDE, from_array
+from tests.clocks import set_monotonic
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.ranked import Values, add_images, add_ranked, digit, three_models
@@ -102,6 +105,32 @@ def test_the_user_chooses_two_models(bench: Bench) -> None:
     assert "No rows: disagree names m00 and m00: name two different models" in same
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_rows_get_their_fields_once_the_files_are_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are selected again after a minute, and stay on the page meanwhile."""
+    values, volumes = three_models(), bench.settings.volumes
+    add_ranked(bench, values)
+    rankings, now = Rankings(volumes), [0.0]
+    set_monotonic(monkeypatch, lambda: now[0], rankings_module)
+    wanted = request(bench, values)
+    found = until(lambda: rankings.find(wanted, 1.0, wait_s=1), "rows")
+    assert "is gone" in rows_of(found).note
+    add_images(volumes, 400)
+    now[0] = 59.0
+    assert rankings.find(wanted, 1.0) is found
+    now[0] = 60.0
+    again = rankings.find(wanted, 1.0)
+    assert again is not None
+    assert again.rows is not None
+    whole = until(lambda: each if (each := rankings.find(wanted, 1.0)) is not found else None, "fields")
+    assert whole is not None
+    assert rows_of(whole).note == ""
+    name = rows_of(whole).hardest[0].image
+    assert rankings.thumbnail(name, 1.0) == whole.thumbnails[name]
+    assert rankings.thumbnail(name, 2.0) is None
+
+
 @pytest.mark.processes
 def test_one_model_has_hard_rows_only(bench: Bench) -> None:
     """The page says what is needed for a comparison."""
@@ -121,26 +150,29 @@ def test_without_values_per_row_the_page_says_what_to_do(bench: Bench) -> None:
     )
 
 
+def request(
+    bench: Bench, values: Values, *, disagree: tuple[str, ...] = (), source: Mapping[str, str] | None = None
+) -> RowsRequest:
+    """Return the request for rows of `add_ranked`."""
+    place = {"dataset": "d1", "split": "test", "objects": str(bench.settings.volumes.shared / "photos")}
+    return RowsRequest(
+        files={model: (f"predictions/ranked/test-1/{model}-1.arrow",) for model in values},
+        mode="max",
+        disagree=disagree,
+        source=RowSource.model_validate({**place, "partitions": (0,), **(source or {})}),
+    )
+
+
 def described(
     bench: Bench, values: Values, *, disagree: tuple[str, ...] = (), source: Mapping[str, str] | None = None
 ) -> Outcome:
     """Compare the models of `add_ranked` in this process."""
-    shared = bench.settings.volumes.shared
-    request = RowsRequest(
-        files={model: (f"predictions/ranked/test-1/{model}-1.arrow",) for model in values},
-        mode="max",
-        disagree=disagree,
-        source=RowSource.model_validate(
-            {
-                "dataset": "d1",
-                "split": "test",
-                "partitions": (0,),
-                "objects": str(shared / "photos"),
-                **(source or {}),
-            }
-        ),
+    job = Job(
+        request=request(bench, values, disagree=disagree, source=source),
+        shared=str(bench.settings.volumes.shared),
+        cpu_s=1,
     )
-    return compute(Job(request=request, shared=str(shared), cpu_s=1))
+    return compute(job)
 
 
 def rows_of(outcome: Outcome) -> ComparedRows:
