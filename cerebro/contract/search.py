@@ -110,6 +110,9 @@ class _Written(Contract):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name, reason = str(first["loc"][0]), first["msg"][:1].lower() + first["msg"][1:]
+            if first["type"] == "extra_forbidden":
+                known = ", ".join(sorted(type(self).model_fields.keys() - {"kind"}))
+                reason = f"no such option; {type(self).__name__} has {known or 'none'}"
             raise SearchError(f"{type(self).__name__}({name}={values.get(name)!r}): {reason}") from error
 
 

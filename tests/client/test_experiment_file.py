@@ -149,7 +149,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("search: ASHA", "search: Asha", r"e.yaml:12: fit.search: Asha\(.*\): did you mean ASHA\?"),
         ("eta=3", "eta=1", r"e.yaml:12: fit.search: ASHA\(eta=1.*\): ASHA\(eta=1\): input should be greater than"),
         ("ASHA(eta=3, sampler=TPE(startup=2))", "ASHA", r"e.yaml:12: fit.search: 'ASHA': expected a call such as ASHA"),
-        ("eta=3", "rungs=3", r"e.yaml:12: .*ASHA\(rungs=3\): extra inputs are not permitted"),
+        ("eta=3", "rungs=3", r"e.yaml:12: .*ASHA\(rungs=3\): no such option; ASHA has active, brackets, eta, "),
         ("startup=2", "startup=open('x')", r"e.yaml:12: fit.search: open\('x'\): there are ASHA, CMA"),
         ("eta=3", "eta=", r"e.yaml:12: fit.search: ASHA\(eta=, .*(invalid syntax|expected argument value)"),
         ("startup=2", "**{}", r"e.yaml:12: .*give the arguments one by one"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,6 @@ def _outputs(notebook: Any, source: str) -> list[Any]:
     """Return the outputs of the cell whose source ends with `source`."""
     (cell,) = [cell for cell in _code_cells(notebook) if cell.source.endswith(source)]
     return list(cell.outputs)
-
-
-def test_notebook_is_committed_without_outputs() -> None:
-    """Outputs and execution counts would clutter its diffs."""
-    notebook = json.loads(NOTEBOOK.read_text())
-    assert notebook["nbformat"] == 4
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
 
 
 def test_notebook_uses_the_public_interface_only() -> None:
