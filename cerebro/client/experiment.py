@@ -219,6 +219,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         samples: int | None = None,
         search: UserProcedure | Search | None = None,
         repeats: Repeat | None = None,
+        folds: int | None = None,
         verify: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
         scheduling: Scheduling | None = None,
@@ -254,6 +255,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
                 configurations for all epochs.
             repeats: after the search, train the best models again with new seeds, such as ``Repeat(top=3, seeds=5)``.
                 See `FitResult.repeats`.
+            folds: number of folds of a cross-validation, from 2, without copies of the data. Each configuration has one
+                model for each fold, which trains on the other folds and validates on this one. See `FitResult.folds`.
             verify: fraction of sub-epochs to compute again on a second worker, to detect faulty hardware. Default 0.
                 See `FitResult.verifications`.
             failure_rules: reactions to patterns in the log of a failed attempt, such as ``FailureRule("solver",
@@ -308,6 +311,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             samples=samples,
             search=search,
             repeats=repeats,
+            folds=folds,
             verify=verify,
             failure_rules=failure_rules,
             scheduling=Scheduling() if scheduling is None else scheduling,

@@ -16,6 +16,7 @@ from cerebro.contract.search import ChoiceOf, RandInt, Space
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState, Run
+from cerebro.state.runs.folds import divided, models_of
 from cerebro.state.runs.pruning import is_removed, removal_text
 
 
@@ -54,13 +55,34 @@ def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, 
     for partition in partitions:
         holders = {w.name: devices[w.name] for w in state.holders(dataset.id, partition) if w.name in devices}
         _check_reach(partition, holders, parallel_plans)
+    folds = _folds(request, partitions, dataset)
     return FitPlan(
         dataset=dataset.id,
-        models=models,
+        models=models_of(models, len(folds)) if folds else models,
+        folds=folds,
         partitions=partitions,
         valid_partitions=tuple(sorted(dataset.partitions("valid"))),
         parallel_plans=parallel_plans,
     )
+
+
+def _folds(
+    request: FitRequest, partitions: Mapping[int, int], dataset: Dataset
+) -> tuple[tuple[int, ...], ...]:
+    """Divide the partitions into the requested folds; none without a cross-validation."""
+    if request.folds is None:
+        return ()
+    if request.folds > len(partitions):
+        raise DataError(
+            f"folds={request.folds}, but the data set has {len(partitions)} training partitions, and a fold needs at "
+            f"least one: set folds={len(partitions)} or less, or preprocess with more workers"
+        )
+    if dataset.fitted is not None:
+        raise DataError(
+            "ETLSpec.fit() has read the rows of all folds, so every model would know the rows that it validates on: "
+            "preprocess without fit() for a cross-validation"
+        )
+    return divided(partitions, request.folds)
 
 
 _FUSED: Params = {"models": 16}

@@ -117,6 +117,8 @@ class _ComparingRequest(_SpecRequest):
     """Constraints on metrics and measures. Models that meet all rank before the others."""
     repeats: Repeat | None = Field(None, exclude_if=lambda value: value is None)
     """Best models to train again with new seeds. Absent: none."""
+    folds: int | None = Field(None, ge=2, exclude_if=lambda value: value is None)
+    """Number of folds of a cross-validation. Absent: one model of each configuration, with all partitions."""
 
     @model_validator(mode="after")
     def _ranks_by_the_first_objective(self) -> _ComparingRequest:
@@ -260,6 +262,9 @@ class FitPlan(Contract):
     partitions: dict[int, int]
     """Partition -> rows."""
     valid_partitions: tuple[int, ...] = ()
+    folds: tuple[tuple[int, ...], ...] = Field((), exclude_if=lambda folds: not folds)
+    """Partitions of each fold. `models` then has one model for each configuration and fold, in this order. A model
+    trains on the other folds and validates on its own. Absent: no cross-validation."""
     parallel_plans: tuple[ParallelPlan, ...] = Field((), exclude_if=lambda parallel_plans: not parallel_plans)
     """Parallel plans of sub-epochs, in the order of trial. Without any: one device, as user code is written.
     """

@@ -84,6 +84,7 @@ class ModelSummary:
         worker: worker of its running or queued sub-epoch; empty without one.
         failure: reason why it failed.
         parent: model it was cloned from, if any.
+        fold: fold of a cross-validation, from 1; 0 in other runs.
         tags: tags of users, with the note.
         point: objectives and constraints at the best epoch; empty for a fit with one objective and no constraint.
     """
@@ -102,6 +103,7 @@ class ModelSummary:
     effort: Effort
     failure: Failure | None
     parent: Parent | None = None
+    fold: int = 0
     tags: dict[str, str] = field(default_factory=dict)
     point: Point = field(default=Point(()))
 
@@ -120,6 +122,11 @@ class ModelSummary:
     def is_repeat(self) -> bool:
         """True if it repeats another model with a new seed."""
         return self.parent is not None and self.parent.seed is not None
+
+    @property
+    def is_listed(self) -> bool:
+        """True unless another model stands for it; see `Model.is_listed`."""
+        return not self.is_repeat and self.fold < 2
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -168,6 +175,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         )
         if model.lineage.parent
         else None,
+        fold=model.lineage.fold.number if model.lineage.fold else 0,
         tags=model.tags,
         point=point_of(run, model, best) if best else Point(()),
     )
@@ -200,7 +208,7 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
 def ranked(
     rows: Iterable[ModelSummary], mode: str, means: Mapping[str, float] | None = None
 ) -> list[ModelSummary]:
-    """Sort models, best first; models without a value come later, more advanced ones first, and repeats last.
+    """Sort models, best first; models without a value come later, more advanced ones first, and repeats and later folds last.
 
     With several objectives or constraints, in the order of `cerebro.state.models.best`.
 
@@ -216,14 +224,14 @@ def ranked(
             losses = (-row.progress.done,)
         elif not losses:
             losses = (sign * value,)
-        return row.is_repeat, value is None, row.id not in means, by_rank.get(row.id, 0), losses, row.index
+        return not row.is_listed, value is None, row.id not in means, by_rank.get(row.id, 0), losses, row.index
 
     return sorted(rows, key=key)
 
 
 def ranks_by_model(rows: Iterable[ModelSummary]) -> dict[str, int]:
     """Return model -> non-dominated rank, from 1; none for repeats, or with one objective and no constraint."""
-    known = [row for row in rows if row.best is not None and row.point.losses and not row.is_repeat]
+    known = [row for row in rows if row.best is not None and row.point.losses and row.is_listed]
     return dict(zip((row.id for row in known), ranks([row.point for row in known]), strict=True))
 
 

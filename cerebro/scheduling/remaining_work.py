@@ -103,12 +103,18 @@ class RemainingWork:
             self.worker_left[w] += share
 
     def recount(
-        self, ahead: Sequence[int], open_masks: Sequence[int], sizes: Sequence[float], holders: Holders
+        self,
+        ahead: Sequence[int],
+        whole: Sequence[int],
+        open_masks: Sequence[int],
+        sizes: Sequence[float],
+        holders: Holders,
     ) -> None:
         """Compute the sums from scratch.
 
         Args:
             ahead: epochs of each model after its present one.
+            whole: mask of the partitions of each model's epochs.
             open_masks: mask of the partitions that each model needs in its present epoch.
             sizes: size of each partition.
             holders: workers that have each partition.
@@ -118,19 +124,24 @@ class RemainingWork:
         single = [(p, workers[0], sizes[p]) for p, workers in enumerate(holders.of) if len(workers) == 1]
         other_partitions = [p for p, workers in enumerate(holders.of) if len(workers) != 1]
         totals = [0.0] * len(single)
-        known: tuple[list[float], list[float], int, int] | None = None
+        known: tuple[list[float], list[float], int, int, int] | None = None
         parts: list[float] = []
         single_work = 0.0
-        for model, (row, epochs, mask) in enumerate(zip(self.time, ahead, open_masks, strict=True)):
+        for model, (row, epochs, every, mask) in enumerate(
+            zip(self.time, ahead, whole, open_masks, strict=True)
+        ):
             slowly: Sequence[int] = other_partitions
             if NEVER in row:
                 slowly = range(len(sizes))
             else:
                 fixed = self.fixed[model]
-                inputs = row, fixed, epochs, mask
+                inputs = row, fixed, epochs, every, mask
                 if inputs != known:  # models without estimates have equal rows; there may be 1,000
                     known = inputs
-                    parts = [(epochs + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
+                    parts = [
+                        (epochs * (every >> p & 1) + (mask >> p & 1)) * (row[w] * size + fixed[w])
+                        for p, w, size in single
+                    ]
                     single_work = sum(parts)
                 self.model_left[model] = single_work
                 shares = parts
@@ -139,7 +150,7 @@ class RemainingWork:
                     shares = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
                 totals = list(map(operator.add, totals, shares))
             for p in slowly:
-                self.add(model, epochs + (mask >> p & 1), sizes[p], holders.of[p])
+                self.add(model, epochs * (every >> p & 1) + (mask >> p & 1), sizes[p], holders.of[p])
         for (_, worker, _), total in zip(single, totals, strict=True):
             self.worker_left[worker] += total / self.gpus[worker]
 

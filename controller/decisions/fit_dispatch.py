@@ -94,6 +94,11 @@ class FitDispatch:
             epochs=run.request.epochs,
             gpus=[state.workers[name].devices for name in self.names.workers],
         )
+        self.has_folds = bool(run.plan.folds)
+        if self.has_folds:
+            self.dispatch_state.set_partitions(
+                [self.names.mask(model.partitions) for model in run.models.values()]
+            )
         for index, model in enumerate(run.models.values()):
             self.dispatch_state.epochs[index] = model.epochs
             self.dispatch_state.set_priority(index, model.priority)
@@ -367,7 +372,7 @@ class FitDispatch:
         checkpoints were removed.
         """
         counted = (
-            self.dispatch_state.epoch[index] * len(self.names.partitions)
+            self.dispatch_state.epoch[index] * self.dispatch_state.whole[index].bit_count()
             - self.dispatch_state.open[index].bit_count()
         )
         if not model.is_cut_short and model.progress.trained < counted:

@@ -199,8 +199,8 @@ def _valid(record: ExperimentRecord, state: ExperimentState, run: Run, key: Task
         **_model_fields(record, state, run, key, model.hyperparams_at(key.epoch)),
         kind="valid",
         epoch=key.epoch,
-        split="valid",
-        partitions=run.plan.valid_partitions,
+        split="valid" if key.partition is None else "train",
+        partitions=run.plan.valid_partitions if key.partition is None else (key.partition,),
         checkpoint=checkpoint,
     )
 

@@ -3,7 +3,7 @@
 `controller.planning.planner_process` makes the query and sends its problem as JSON, which
 `controller.planning.answering` reads; `ready` also serves forecasts. Time 0 of a problem is now. Running and queued
 sub-epochs are not part; their models and devices are ready at the expected ends. It covers about 400 sub-epochs
-(`HORIZON`). Gangs, fused groups and epochs of more than 5,000 sub-epochs are not planned.
+(`HORIZON`). Gangs, fused groups, folds and epochs of more than 5,000 sub-epochs are not planned.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class PlannerQuery:
 def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     """Return the remaining work; `None` if it is too little or too much to plan."""
     dispatch_state = fit.dispatch_state
-    if fit.gang_size > 1 or fit.parallel_plans.has_fused:
-        return None  # plans support neither gangs nor fused groups
+    if fit.gang_size > 1 or fit.parallel_plans.has_fused or fit.has_folds:
+        return None  # plans support neither gangs nor fused groups nor folds
     partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders.of[p])
     # A model in its last sub-epoch needs no plan. The plan covers the epochs that all models still have.
     models = tuple(

@@ -156,7 +156,10 @@ def keys_of(state: ExperimentState) -> set[str]:
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.scheduling.epochs}
         for model in run.models.values():
-            found |= {str(run.validation(model, epoch).key) for epoch in model.validation.metrics}
+            found |= {
+                str(TaskKey(run=run.id, kind="valid", model=model.id, epoch=epoch))
+                for epoch in model.validation.metrics
+            }
             if model.own_sub_epochs:
                 found.add(f"{run.id}/{model.id}/start")
             # An extended model may have a second end: TensorBoard keeps the first.

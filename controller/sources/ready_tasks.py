@@ -21,10 +21,9 @@ def ready(run: Run) -> Iterator[TaskKey]:
         model = run.models[name]
         for epoch in run.counts.unvalidated[name]:
             if epoch not in model.validation.unreadable and epoch not in model.validation.skipped:
-                key = TaskKey(run=run.id, kind="valid", model=name, epoch=epoch)
-                task = run.tasks.by_key.get(str(key))
-                if task is None or task.state is TaskState.PENDING:
-                    yield key
+                yield from (
+                    task.key for task in run.validations(model, epoch) if task.state is TaskState.PENDING
+                )
 
 
 def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
@@ -55,6 +54,8 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
             return True
         return owner in run.task(key).failed_at  # it failed there, possibly because of the machine
+    if key.kind == "valid" and key.partition is not None and plan is not None:
+        return (plan.dataset, key.partition) in worker.replicas  # a fold's partition
     if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
         return True
     # A test or prediction on `train` reads the worker's own partitions; the other splits are shared.

@@ -334,8 +334,8 @@ def _ranks(rows: Sequence[ModelSummary], best_first: Sequence[ModelSummary], mod
     """Return the ranks of `rows` among all models `best_first`; repeats and models without a value have none."""
     if by_rank := ranks_by_model(best_first):
         return {row.id: by_rank[row.id] for row in rows if row.id in by_rank}
-    if any(row.is_repeat for row in best_first):
-        places = (row.id for row in best_first if row.best is not None and not row.is_repeat)
+    if not all(row.is_listed for row in best_first):
+        places = (row.id for row in best_first if row.best is not None and row.is_listed)
         ranks = {name: place for place, name in enumerate(places, start=1)}
         return {row.id: ranks[row.id] for row in rows if row.id in ranks}
     sign = -1 if mode == "max" else 1

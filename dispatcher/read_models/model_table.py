@@ -70,10 +70,10 @@ class ModelTable:
         return self._rows.get(model)
 
     def epoch_values(self) -> list[EpochValues]:
-        """Return a new list of the values by epoch of all models except repeats."""
+        """Return a new list of the values by epoch of all listed models (`ModelSummary.is_listed`)."""
         self._refresh()
         for name, row in self._rows.items():
-            if name not in self._epoch_values and not row.is_repeat:
+            if name not in self._epoch_values and row.is_listed:
                 self._epoch_values[name] = epoch_values(self._run, self._run.models[name], row.index)
         return list(self._epoch_values.values())
 
@@ -112,7 +112,7 @@ class ModelTable:
     def best(self) -> ModelSummary | None:
         """Return the model with the best objective, the first of equal ones; `None` without any."""
         self._refresh()
-        if self._run.fit_request.repeats is not None:
+        if self._run.fit_request.repeats is not None or self._run.fit_request.folds is not None:
             return next((row for row in self.ranked()[:1] if row.best is not None), None)
         return self._best
 

@@ -35,8 +35,11 @@ def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, r
     assert isinstance(run.request, FitRequest)
     trained = [model for model in run.models.values() if model.failures.final is None]
     commits = Counter(event.task for event in events if isinstance(event, TaskCommitted))
-    everything = itertools.product(trained, range(1, run.request.epochs + 1), run.plan.partitions)
-    sub_epochs = {f"{run.id}/train/{model.id}/e{epoch}/p{part}" for model, epoch, part in everything}
+    sub_epochs = {
+        f"{run.id}/train/{model.id}/e{epoch}/p{part}"
+        for model in trained
+        for epoch, part in itertools.product(range(1, run.request.epochs + 1), model.partitions)
+    }
     assert {sub_epoch for sub_epoch in commits if sub_epoch in sub_epochs} == sub_epochs
     assert sum(commits[sub_epoch] for sub_epoch in sub_epochs) == len(sub_epochs) + redone, commits
     for model in trained:

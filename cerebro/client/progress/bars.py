@@ -86,7 +86,7 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
     if not models or not run.has_known_models:
         return []
     cut_short = [model for model in models if model.is_cut_short]
-    due = len(models[0].partitions) * (len(models) - len(cut_short))
+    due = sum(len(model.partitions) for model in models if not model.is_cut_short)
     epochs = models[0].epochs
     counts = zip(_sub_epochs_done(models, epochs), _sub_epochs_done(cut_short, epochs), strict=True)
     return [
@@ -96,15 +96,11 @@ def epoch_bars(run: Run) -> list[ProgressBar]:
 
 
 def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
-    complete = Counter(model.completed_epochs for model in models)
-    partial: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for model in models:
-        partial[model.completed_epochs] += model.progress.trained % len(model.partitions)
-    counts, num_beyond = [], len(models)
-    for epoch in range(epochs):
-        num_beyond -= complete[epoch]
-        counts.append(partial[epoch] + (num_beyond * len(models[0].partitions) if num_beyond else 0))
-    return counts
+        counts.update(dict.fromkeys(range(model.completed_epochs), len(model.partitions)))
+        counts[model.completed_epochs] += model.progress.trained % len(model.partitions)
+    return [counts[epoch] for epoch in range(epochs)]
 
 
 def outcome(run: Run) -> str:

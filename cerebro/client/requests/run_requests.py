@@ -94,6 +94,7 @@ class FitOptions:
     samples: int | None = None
     search: UserProcedure | Search | None = None
     repeats: Repeat | None = None
+    folds: int | None = None
     verify: float = 0.0
     failure_rules: Sequence[object] = ()
     scheduling: Scheduling = field(default_factory=Scheduling)
@@ -216,6 +217,7 @@ def resolve_fit(
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: an argument is invalid.
     """
+    has_validation_split = has_validation_split or options.folds is not None
     _check_fit(spec, options, has_validation_split=has_validation_split)
     procedures: list[CodeRecord] = []
 
@@ -239,6 +241,7 @@ def resolve_fit(
     if search.procedure is None:
         models = configurations(space, samples=options.samples, seed=options.seed)
     _check_repeats(options, space, models)
+    _check_folds(options, request)
     for code in procedures:
         put_code(code)
     return request, models
@@ -279,6 +282,7 @@ def fit_request(
         seed=options.seed,
         has_shared_order=True,
         repeats=options.repeats,
+        folds=options.folds,
         verify=options.verify,
         failure_rules=checked_failure_rules(options.failure_rules),
         scheduler=options.scheduling.scheduler,
@@ -329,6 +333,28 @@ def _check_repeats(options: FitOptions, space: SearchSpace, models: Sequence[Hyp
         raise SearchError(
             "the search space has the hyperparameter 'seed', and Repeat() needs new seeds: remove it, and use "
             "run_fit(seed=...) for the first seed"
+        )
+
+
+def _check_folds(options: FitOptions, search_request: SearchRequest | None) -> None:
+    folds: Any = options.folds
+    if folds is None:
+        return
+    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
+        raise DataError(
+            f"folds is {folds!r}, expected the number of folds of a cross-validation, from 2, such as 5: leave it out "
+            "to train one model of each configuration on all partitions"
+        )
+    conflicts = {
+        "a search procedure or stop rules": search_request is not None,
+        "repeats": options.repeats is not None,
+        "objectives or constraints": bool(len(options.comparison.objectives) > 1 or options.comparison.constraints),
+        f"gang={options.parallelism.gang}": options.parallelism.gang > 1,
+    }
+    if found := [name for name, is_set in conflicts.items() if is_set]:
+        raise SearchError(
+            f"folds={folds} cannot be combined with {' and '.join(found)}: cross-validation compares the configurations "
+            "of a grid, or `samples` random ones, by one metric. Leave one of them out"
         )
 
 

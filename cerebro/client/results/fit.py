@@ -17,11 +17,12 @@ from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.pareto import pareto_table, value_columns, value_types
 from cerebro.client.results.sub_epochs import Selection, sub_epoch_table
-from cerebro.client.results.tables import cell, merge_columns, repeat_cells, repeat_table
+from cerebro.client.results.tables import cell, compared_cells, fold_table, merge_columns, repeat_table
 from cerebro.commands.selection import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError
+from cerebro.figures.ranking.folds import fold_rows
 from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
@@ -163,9 +164,10 @@ class FitResult(FitFigures):
             instead of the metric: all objectives and values in constraints, ``front`` (non-dominated rank, from 1) and
             ``feasible`` (True if all constraints are met). The order is then: feasible models, front, objectives.
             With repeats, ``tied_rank``, ``METRIC mean`` and ``METRIC std``, as in `repeats`; repeats themselves have
-            no row.
+            no row. With folds, the same columns, as in `folds`; the model of the first fold stands for its
+            configuration.
         """
-        repeated = {row.model: row for row in repeat_rows(self._run)}
+        compared = {row.model: row for row in (*repeat_rows(self._run), *fold_rows(self._run))}
         rows = []
         has_warnings = any(model.failures.warnings for model in self._run.models.values())
         has_parents = any(model.lineage.parent for model in self._run.models.values())
@@ -179,8 +181,8 @@ class FitResult(FitFigures):
                 "epochs": model.completed_epochs,
                 "failure": model.failures.final.line if model.failures.final else "",
             }
-            if repeated:
-                facts |= repeat_cells(self._request.metric, repeated.get(model.id))
+            if compared:
+                facts |= compared_cells(self._request.metric, compared.get(model.id))
             if has_parents:
                 facts |= {
                     "parent": model.lineage.parent,
@@ -197,7 +199,7 @@ class FitResult(FitFigures):
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
             {"best_epoch": "Int64", **types}
             | ({"branch": "Int64"} if has_parents else {})
-            | ({"tied_rank": "Int64"} if repeated else {})
+            | ({"tied_rank": "Int64"} if compared else {})
         )
         frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
         return frame
@@ -237,6 +239,27 @@ class FitResult(FitFigures):
             result.repeats()
         """
         return repeat_table(self._run)
+
+    def folds(self) -> pd.DataFrame:
+        """Return one row per configuration of a cross-validation, best mean first.
+
+        All values are of one epoch: the one with the best mean over the folds. Values of folds are correlated, because
+        their models share training rows. So a configuration has a worse rank only if the corrected resampled t-test
+        (Nadeau and Bengio, 2003), corrected for all pairs, finds it worse with 95 % confidence. Configurations that
+        the folds cannot separate share a rank; with two or three folds only very large differences count.
+
+        Returns:
+            Columns ``tied_rank`` (1 more than the number of significantly better configurations), ``METRIC mean`` and
+            ``METRIC std`` over the folds, ``best_epoch``, ``fold N`` (value of the model ``CONFIGURATION-fN``),
+            ``state`` and hyperparameters, indexed by configuration. Means are missing until each fold has a value.
+            Without folds, no row.
+
+        Example::
+
+            result = experiment.run_fit(MySubEpochSpec(), {"lr": [0.1, 0.01], "batch_size": 32}, folds=5, ...)
+            result.folds()
+        """
+        return fold_table(self._run)
 
     def history(self) -> pd.DataFrame:
         """Return one row per model, epoch and split: duration and all metrics.

@@ -16,6 +16,7 @@ from cerebro.contract.runs import EvaluatePlan
 from cerebro.data.tables.whole_tables import read_columns
 from cerebro.errors import DataError
 from cerebro.figures import tested
+from cerebro.figures.ranking.folds import FoldRow, fold_rows
 from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
 from cerebro.figures.ranking.results import CONFIDENCE, Ranking, RankingRequest, require_mode
 from cerebro.figures.ranking.row_tables import Positions, hardest_rows, most_different, row_table
@@ -168,8 +169,8 @@ def prediction_table(run: Run, files: Files) -> pd.DataFrame:
     return table.set_index(["model", "id"]).sort_index()
 
 
-def repeat_cells(metric: str, row: RepeatRow | None) -> dict[str, Any]:
-    """Return the columns of a model's repeats; empty cells without a row."""
+def compared_cells(metric: str, row: RepeatRow | FoldRow | None) -> dict[str, Any]:
+    """Return the columns of a model's repeats, or of a configuration's folds; empty cells without a row."""
     return {
         "tied_rank": row.rank if row else None,
         f"{metric} mean": row.mean if row else None,
@@ -185,13 +186,37 @@ def repeat_table(run: Run) -> pd.DataFrame:
     values = [metric, f"{metric} mean", f"{metric} std", *(f"seed {number}" for number in numbers)]
     rows = [
         {"model": row.model, metric: row.value, "seeds": len(row.values)}
-        | repeat_cells(metric, row)
+        | compared_cells(metric, row)
         | {f"seed {number}": row.values.get(number) for number in numbers}
         for row in repeat_rows(run)
     ]
     frame = pd.DataFrame(rows, columns=["model", "tied_rank", *values[:3], "seeds", *values[3:]])
     types = {"tied_rank": "Int64", "seeds": "int64"} | dict.fromkeys(values, "float64")
     return frame.astype(types).set_index("model")
+
+
+def fold_table(run: Run) -> pd.DataFrame:
+    """Return one row per configuration of a cross-validation; see `FitResult.folds`."""
+    request = run.fit_request
+    folds = [f"fold {number}" for number in range(1, (request.folds or 0) + 1)]
+    values = [f"{request.metric} mean", f"{request.metric} std", *folds]
+    found = fold_rows(run)
+    rows = [
+        merge_columns(
+            {"configuration": row.configuration}
+            | compared_cells(request.metric, row)
+            | {"best_epoch": row.epoch}
+            | dict(zip(folds, row.values or [None] * len(folds), strict=True))
+            | {"state": row.state},
+            {name: cell(value) for name, value in row.hyperparams.items()},
+            "hyperparameter",
+        )
+        for row in found
+    ]
+    columns = ["configuration", "tied_rank", *values[:2], "best_epoch", *folds, "state"]
+    frame = pd.DataFrame(rows, columns=None if rows else columns)
+    types = {"tied_rank": "Int64", "best_epoch": "Int64"} | dict.fromkeys(values, "float64")
+    return frame.astype(types).set_index("configuration")
 
 
 def merge_columns(facts: dict[str, Any], values: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ one. This holds for the rows that the models were validated on; `results` compar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, variance
@@ -90,8 +90,22 @@ def seed_ranks(groups: Sequence[Sequence[float]], confidence: float) -> list[int
     Args:
         groups: two or more values for each model; higher is better.
     """
+    return tested_ranks(groups, welch, confidence)
+
+
+def tested_ranks(
+    groups: Sequence[Sequence[float]],
+    test: Callable[[Sequence[float], Sequence[float]], float],
+    confidence: float,
+) -> list[int]:
+    """Return the rank of each group by tests of all pairs, with Holm's correction.
+
+    Args:
+        groups: values of each model; higher is better.
+        test: returns the two-sided p-value for equal means of two groups.
+    """
     pairs = [*combinations(range(len(groups)), 2)]
-    p_values = [welch(groups[first], groups[second]) for first, second in pairs]
+    p_values = [test(groups[first], groups[second]) for first, second in pairs]
     means = [fmean(group) for group in groups]
     ranks = [1] * len(groups)
     ordered = sorted(range(len(pairs)), key=p_values.__getitem__)
@@ -115,10 +129,10 @@ def welch(first: Sequence[float], second: Sequence[float]) -> float:
     if one + other == 0:
         return 0.0
     freedom = (one + other) ** 2 / (one**2 / (len(first) - 1) + other**2 / (len(second) - 1))
-    return _two_sided(difference**2 / (one + other), freedom)
+    return two_sided(difference**2 / (one + other), freedom)
 
 
-def _two_sided(squared: float, freedom: float) -> float:
+def two_sided(squared: float, freedom: float) -> float:
     """Return the two-sided p-value of Student's t by the incomplete beta function (DLMF 8.17.22)."""
     x, a, b = freedom / (freedom + squared), freedom / 2, 0.5
     if x == 0:

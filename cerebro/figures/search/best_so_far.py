@@ -92,7 +92,7 @@ def observations(run: Run, axis: ProgressAxis = "model") -> list[Observation]:
     models = (
         epoch_values(run, model, index)
         for index, model in enumerate(run.models.values())
-        if not model.is_repeat
+        if model.is_listed
     )
     return values_of_epochs(models, axis, run.clock.first_start)
 
@@ -102,7 +102,7 @@ def best_values(rows: Iterable[ModelSummary]) -> list[Observation]:
     return [
         Observation(model=row.id, index=row.index, epoch=row.best_epoch, x=row.index + 1.0, value=row.best)
         for row in rows
-        if row.best_epoch and row.best is not None and not row.is_repeat
+        if row.best_epoch and row.best is not None and row.is_listed
     ]
 
 

@@ -50,7 +50,7 @@ def pareto(
     title = f"{axes[1]} over {axes[0]}" if axes else "Pareto front"
     if axes is None:
         return empty("pareto", "the run has one objective and no constraints", theme=theme, title=title)
-    known = [row for row in rows if not row.is_repeat and all(name in row.metrics for name in axes)]
+    known = [row for row in rows if row.is_listed and all(name in row.metrics for name in axes)]
     known = [row for row in known if row.best is not None]
     if not known:
         return empty(

@@ -113,9 +113,9 @@ def best_model(
 def ranked_models(run: Run) -> list[RankedModel]:
     """Return the models of a fit, best first, models without a value last.
 
-    The order is as in `Run.best_models`. Repeats are left out.
+    The order is as in `Run.best_models`. Repeats and later folds of a configuration are left out.
     """
-    rows = [_unranked(run, model) for model in run.models.values() if not model.is_repeat]
+    rows = [_unranked(run, model) for model in run.models.values() if model.is_listed]
     if not run.fit_request.is_multi_objective:
         sign, means = -1 if run.fit_request.mode == "max" else 1, run.final_means()
 

@@ -355,6 +355,12 @@ class Model:
         """True if it repeats another model with a new seed."""
         return self.lineage.seed is not None
 
+    @property
+    def is_listed(self) -> bool:
+        """True unless another model stands for it in tables: it is a repeat, or a later fold of a configuration."""
+        fold = self.lineage.fold
+        return not self.is_repeat and (fold is None or fold.number == 1)
+
     def training_seed(self, run_seed: int) -> int:
         """Return the seed of its tasks: the run's, unless it is a repeat."""
         return run_seed if self.lineage.seed is None else self.lineage.seed

@@ -10,6 +10,21 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """Place of a model in a cross-validation.
+
+    Attributes:
+        configuration: name that the models of one configuration share, such as ``m03``.
+        number: from 1.
+        partitions: training partitions that the model validates on, and never trains on.
+    """
+
+    configuration: str
+    number: int
+    partitions: tuple[int, ...]
+
+
 @dataclass(kw_only=True, slots=True)
 class Lineage:
     """Parent of a model, and the sub-epochs that it inherits."""
@@ -18,6 +33,8 @@ class Lineage:
     """Model that lent its hyperparameters, if any."""
     seed: int | None = None
     """Seed of a repeat of the parent. `None`: the model has the run's seed."""
+    fold: Fold | None = None
+    """Fold of a cross-validation; `None` in other runs."""
     sub_epochs: int = 0
     """Number of leading sub-epochs that belong to the parent; training continues from the last one's checkpoint."""
     partitions: int = 0

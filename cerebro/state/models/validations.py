@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+
+from cerebro.contract.metrics import Part, merged
 
 
 @dataclass(kw_only=True, slots=True)
@@ -17,6 +20,8 @@ class ModelValidation:
     """Epochs whose last checkpoint a validation could not read.
 
     The validation waits. The next sub-epoch reads the same checkpoint and has it recomputed if it is corrupt."""
+    parts: dict[int, dict[int, Part]] = field(default_factory=dict)
+    """Epoch -> partition -> metrics, of incomplete validations on a fold's partitions."""
     skipped: set[int] = field(default_factory=set)
     """Epochs without validation, because no attempt could read their checkpoint."""
     _settled: int = field(default=0, repr=False, compare=False)
@@ -25,6 +30,20 @@ class ModelValidation:
     def may_come(self, epoch: int) -> bool:
         """True if the validation of a completed epoch may still come."""
         return epoch not in self.metrics and epoch not in self.skipped
+
+    def add_part(
+        self, epoch: int, partition: int, part: Part, partitions: Collection[int]
+    ) -> dict[str, float] | None:
+        """Add the metrics of one of a fold's `partitions`; return the epoch's metrics once all are known.
+
+        The order of the commits does not matter.
+        """
+        parts = self.parts.setdefault(epoch, {})
+        parts[partition] = part
+        if len(parts) < len(partitions):
+            return None
+        del self.parts[epoch]
+        return merged([parts[each] for each in sorted(parts)])
 
     def awaited(self, completed_epochs: int) -> list[int]:
         """Return the complete epochs that await validation."""

@@ -61,14 +61,18 @@ def committed_values(state: ExperimentState, event: Event) -> Committed | None:
     is_sub_epoch = key.kind == "train"
     if is_sub_epoch and (key.epoch, key.partitions) in model.checkpoints.undone:
         return None
-    return Committed(key.run, key.model, event.task, _values_of_commit(event, key, model), is_sub_epoch)
+    name = str(key._replace(partition=None)) if key.kind == "valid" else event.task
+    values = _values_of_commit(event, key, model)
+    return Committed(key.run, key.model, name, values, is_sub_epoch) if values else None
 
 
 def _values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple[Values, ...]:
     assert key.epoch is not None, "training and validation are of an epoch"
     metrics = event.result.metrics
     if key.kind == "valid":
-        return (Values("epoch/valid", key.epoch, metrics),)
+        if key.partition is not None:  # of a fold: the last partition's commit completes the epoch
+            metrics = model.validation.metrics.get(key.epoch, {})
+        return (Values("epoch/valid", key.epoch, metrics),) if metrics or key.partition is None else ()
     of_sub_epoch = Values("sub_epoch/train", len(model.sub_epochs), metrics)
     if model.progress.trained % len(model.partitions):
         return (of_sub_epoch,)

@@ -185,7 +185,7 @@ def task(key: TaskKey) -> str:
     if key.kind == "verify":
         return f"verifies {key.model}, epoch {key.epoch}, {where}"
     if key.kind == "valid":
-        return f"validates {key.model}, epoch {key.epoch}"
+        return f"validates {key.model}, epoch {key.epoch}{', ' + where if where else ''}"
     if key.kind == "test":
         return f"tests {key.model}, {where}" if where else f"tests {key.model}"
     if key.kind == "inspect":

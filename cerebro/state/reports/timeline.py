@@ -234,6 +234,11 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             f"the models of {run.id} train for different numbers of epochs or continue from others, so {run.id} has no "
             "single schedule. `result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"
         )
+    if run.fit_request.folds is not None:
+        raise InstanceError(
+            f"the models of {run.id} train on different partitions, so {run.id} has no single schedule. "
+            "`result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"
+        )
     index = {model.id: position for position, model in enumerate(models)}
     if run.compaction.until:
         raise InstanceError(

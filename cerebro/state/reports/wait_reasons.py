@@ -175,8 +175,10 @@ def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
             return set(run.plan.partitions)  # a new model needs all partitions
         needed: set[int] = set()
         for model in run.models.values():
+            if model.state is ModelState.ACTIVE and model.lineage.fold is not None:
+                needed.update(model.lineage.fold.partitions)
             if model.state is ModelState.ACTIVE and not model.is_trained:
-                needed.update(model.remaining if model.epoch == model.epochs else run.plan.partitions)
+                needed.update(model.remaining if model.epoch == model.epochs else model.partitions)
                 if len(needed) == len(run.plan.partitions):
                     break
         return needed

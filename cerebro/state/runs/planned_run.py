@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest, Plan
 from cerebro.state.models.model import Model
+from cerebro.state.models.progress import Lineage
+from cerebro.state.runs import folds
 from cerebro.state.runs.run import Dataset, Run
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Task
@@ -33,10 +35,14 @@ def begin(
                 if is_lost or (split, part.partition) not in dataset.rows:
                     _add(run, TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
     elif isinstance(plan, FitPlan) and isinstance(run.request, FitRequest):
-        partitions = tuple(sorted(plan.partitions))
-        for name, hyperparams in plan.models.items():
+        for number, (name, hyperparams) in enumerate(plan.models.items()):
+            fold = folds.fold_of(plan, name, number)
             run.models[name] = Model(
-                id=name, hyperparams=hyperparams, epochs=run.request.epochs, partitions=partitions
+                id=name,
+                hyperparams=hyperparams,
+                epochs=run.request.epochs,
+                partitions=folds.trained_partitions(plan, fold),
+                lineage=Lineage(fold=fold),
             )
             run.observe_model(run.models[name])
     elif isinstance(plan, EvaluatePlan):

@@ -25,7 +25,7 @@ from cerebro.search.pareto import order
 from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
-from cerebro.state.runs import repeats
+from cerebro.state.runs import folds, repeats
 from cerebro.state.runs.compared_values import point_of
 from cerebro.state.runs.counts import RunCounts
 from cerebro.state.runs.parts.clock import RunClock
@@ -223,7 +223,7 @@ class Run:
     @property
     def is_validated(self) -> bool:
         """True if models are validated after each epoch."""
-        return isinstance(self.plan, FitPlan) and bool(self.plan.valid_partitions)
+        return isinstance(self.plan, FitPlan) and bool(self.plan.valid_partitions or self.plan.folds)
 
     def task(self, key: TaskKey) -> Task:
         """Return the task with this key; a new pending one if it was never assigned."""
@@ -248,9 +248,13 @@ class Run:
             return Task(key=key)
         return Task(key=key, state=TaskState.COMMITTED, attempts=[sub_epoch.as_attempt()])
 
-    def validation(self, model: Model, epoch: int) -> Task:
-        """Return the validation task of a model's epoch."""
-        return self.task(TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch))
+    def validations(self, model: Model, epoch: int) -> list[Task]:
+        """Return the validation tasks of a model's epoch: one, or one for each partition of its fold."""
+        fold = model.lineage.fold
+        key = TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch)
+        if fold is None:
+            return [self.task(key)]
+        return [self.task(key._replace(partition=partition)) for partition in fold.partitions]
 
     def progress(self) -> tuple[int, int]:
         """Return (tasks committed, tasks in all); a sub-epoch on a set of partitions counts once for each.
@@ -380,7 +384,7 @@ class Run:
         missing = [
             e for e in range(1, model.epochs + 1) if self.is_validated and model.validation.may_come(e)
         ]
-        if all(self.validation(model, epoch).state in ENDED for epoch in missing):
+        if all(task.state in ENDED for epoch in missing for task in self.validations(model, epoch)):
             model.move("LastTaskEnded")
 
     def kept_checkpoints(self, model: Model, *, but: Verification | None = None) -> set[str]:
@@ -406,12 +410,13 @@ class Run:
     def best_models(self, count: int) -> list[Model]:
         """Return the `count` best models, best first; ties keep the models' order. See `cerebro.state.models.best`.
 
-        Once all repeats have ended, repeated models come first, by the means of their repeats.
+        Once all repeats have ended, repeated models come first, by the means of their repeats. In a cross-validation,
+        the first model of each configuration stands for it, by the mean of the folds.
         """
         if not isinstance(self.request, FitRequest):
             return []
         sign, means = 1 if self.request.mode == "min" else -1, self.final_means()
-        rest = (each for each in self.models.values() if not each.is_repeat and each.id not in means)
+        rest = (each for each in self.models.values() if each.is_listed and each.id not in means)
         repeated = [self.models[name] for name in sorted(means, key=lambda name: sign * means[name])]
         return [*repeated, *self._best_of(rest, count)][:count]
 
@@ -430,10 +435,12 @@ class Run:
         return [model for _, model in heapq.nsmallest(count, known, key=itemgetter(0))]
 
     def final_means(self) -> dict[str, float]:
-        """Return repeated model -> mean of its repeats' values.
+        """Return repeated model -> mean of its repeats' values, or first model of a configuration -> mean of its folds.
 
         Empty until all repeats of the run have ended, and with several objectives or constraints.
         """
+        if self.fit_request.folds is not None:
+            return folds.means(self.models.values(), self.fit_request)
         return repeats.final_means(self.models, self.fit_request, validated=self.is_validated)
 
     def due_repeats(self) -> list[Model]:

@@ -40,9 +40,7 @@ def commit(
         case "train" if model:
             _train(event, run, task, model, workers)
         case "valid" if model:
-            model.validate(task.key.epoch or 0, result.metrics)
-            if isinstance(run.request, FitRequest) and "test_row_s" in run.request.compared_names:
-                model.validation.row_s[task.key.epoch or 0] = result.timings.compute_s / max(1, result.rows)
+            _validate(result, run, task, model)
         case "etl":
             _make(result, run, task, worker, datasets)
         case "fitting" if run.plan:
@@ -60,6 +58,19 @@ def commit(
     if model:
         _require_metric(run, task, model, result.metrics)
         run.settle(model)
+
+
+def _validate(result: TaskResult, run: Run, task: Task, model: Model) -> None:
+    epoch, fold = task.key.epoch or 0, model.lineage.fold
+    metrics: dict[str, float] | None = result.metrics
+    if fold is not None:
+        if epoch in model.validation.metrics:
+            return
+        metrics = model.validation.add_part(epoch, task.key.partition or 0, result.part, fold.partitions)
+    if metrics is not None:
+        model.validate(epoch, metrics)
+    if isinstance(run.request, FitRequest) and "test_row_s" in run.request.compared_names:
+        model.validation.row_s[epoch] = result.timings.compute_s / max(1, result.rows)
 
 
 def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
@@ -88,7 +99,9 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         return
     # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
     for epoch in model.validation.unreadable:
-        run.validation(model, epoch).state = TaskState.FAILED
+        for validation in run.validations(model, epoch):
+            if validation.state is not TaskState.COMMITTED:
+                validation.state = TaskState.FAILED
     model.validation.skip_unreadable()
     attempt = task.attempts[-1]
     sub_epoch = CompletedSubEpoch.of(

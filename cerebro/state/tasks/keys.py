@@ -12,7 +12,8 @@ class TaskKey(NamedTuple):
     """Key of a task in a run; fields that its kind lacks are `None`.
 
     As text: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
-    ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
+    ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2`` (in a cross-validation
+    ``fit-1/valid/m03-f1/e2/p4``), ``test-1/test/m03`` (or of one partition,
     ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
     ``fit-1/search/actions-17``, ``fit-1/search/suggestions-5``, ``fit-1/verify/m03/e2/p1/reexecution-1``.
     """
@@ -90,8 +91,9 @@ class TaskKey(NamedTuple):
                 reexecution=_number("reexecution-", reexecution),
             )
         if kind == "valid":
-            model, epoch = rest
-            return cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
+            model, epoch, *partitions = rest
+            key = cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
+            return key._replace(partition=_number("p", *partitions)) if partitions else key
         if kind == "test" and len(rest) == 1:
             return cls(run=run, kind=kind, model=rest[0])
         if kind in ("test", "predict"):
