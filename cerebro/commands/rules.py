@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from cerebro.contract.runs import FitRequest
 from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
 from cerebro.state.reports import state_words
@@ -63,6 +64,12 @@ OF_MODEL = frozenset(
         CommandKind.EXTEND_MODEL,
     }
 )
+
+_FOLDS_TEXT = (
+    "the models of a cross-validation stay as requested: call run_fit for other configurations"
+)
+_NOT_WITH_FOLDS = frozenset({CommandKind.CLONE_MODEL, CommandKind.CHANGE_MODEL})
+"""Commands that would make the models of a configuration differ, or let a model train on its validation rows."""
 
 DOES = {
     CommandKind.STOP_RUN: "stop the run",
@@ -163,6 +170,8 @@ def run_now(state: ExperimentState, run: Run) -> str:
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
         return f"{run.id} is stopped and has no models to train: resume or retry single models"
     now = f"{run.id} is {state_words.run(run)}"
+    if is_cross_validation(run):
+        return f"{now}, and {_FOLDS_TEXT}"
     verbs = ((ModelState.FAILED, "retry"), (ModelState.STOPPED, "resume"))
     models = [
         f"{verb} {', '.join(names[:_NAMED])}"
@@ -186,7 +195,7 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
         return f"{now}, and {run_now(state, run)}"
     if model.is_pruned and model.state is not ModelState.ACTIVE:
         return f"{now}, and {removal_text(run, model)}: clone it cold"
-    return now
+    return f"{now}, and {_FOLDS_TEXT}" if is_cross_validation(run) else now
 
 
 def stopped_text(state: ExperimentState, run: Run) -> str:
@@ -224,7 +233,7 @@ def _run_commands(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
         found |= {CommandKind.STOP_RUN, CommandKind.PRIORITIZE}
     if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
         found.add(CommandKind.SET_SCHEDULER)
-    if trains_on(state, run):
+    if trains_on(state, run) and not is_cross_validation(run):
         found.add(CommandKind.ADD_MODELS)
     if (
         run.search is not None
@@ -239,6 +248,11 @@ def _run_commands(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
 
 
 def _model_commands(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
+    found = _commands_by_state(state, run, model)
+    return found - _NOT_WITH_FOLDS if is_cross_validation(run) else found
+
+
+def _commands_by_state(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
     # A fatal failure ends a run for good, and a stop must complete first.
     if run.failures.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
@@ -257,6 +271,11 @@ def _model_commands(state: ExperimentState, run: Run, model: Model) -> frozenset
         case ModelState.FINISHED:
             stop = frozenset({CommandKind.STOP_MODEL} if run.is_open and run.waits_at_rung(model) else ())
             return frozenset({CommandKind.EXTEND_MODEL}) | clone | stop
+
+
+def is_cross_validation(run: Run) -> bool:
+    """Return True if the run's models are folds of its configurations."""
+    return isinstance(run.request, FitRequest) and run.request.folds is not None
 
 
 def trains_on(state: ExperimentState, run: Run) -> bool:

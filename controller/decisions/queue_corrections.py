@@ -116,9 +116,11 @@ class QueueCorrections:
         return [task for task in listed if task and task.state is TaskState.ASSIGNED]
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
-        if key.kind != "train":
-            return key.kind in worker.kinds and key.kind not in ("etl", "search", "verify", *MEASURING)
         dispatch_state, index = self._fit.dispatch_state, self._fit.names.worker(worker.name)
+        if key.kind != "train":
+            if self._fit.names.mask(key.partitions) & ~dispatch_state.holders.held[index]:
+                return False  # a fold's partition, which another worker has
+            return key.kind in worker.kinds and key.kind not in ("etl", "search", "verify", *MEASURING)
         model = self._fit.names.model(key.model or "")
         if (
             not dispatch_state.open[model] & dispatch_state.holders.held[index]

@@ -79,9 +79,9 @@ def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
     """True if an excluded worker runs this kind of task and stores its data. Logs do not list such a worker."""
     if key.kind not in view.kinds or run.plan is None:
         return False
-    is_local = key.kind == "train" or (
-        isinstance(run.request, EvaluateRequest) and run.request.split == "train"
-    )
+    is_fold = key.kind == "valid" and key.partition is not None
+    is_of_train = isinstance(run.request, EvaluateRequest) and run.request.split == "train"
+    is_local = key.kind == "train" or is_fold or is_of_train
     held = {(each.dataset, each.partition) for each in view.replicas} if is_local else ()
     return not is_local or (run.plan.dataset, key.partition) in held
 

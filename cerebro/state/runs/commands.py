@@ -278,7 +278,7 @@ def _trains_on(run: Run) -> bool:
 
 
 def _add(run: Run, event: ModelsAdded) -> bool:
-    if not _trains_on(run):
+    if not _trains_on(run) or run.fit_request.folds is not None:
         return False
     if any(added_models.refusal(run, new) for new in event.models):
         return False
@@ -291,6 +291,8 @@ def _add(run: Run, event: ModelsAdded) -> bool:
 def _change(run: Run, event: ModelChanged) -> bool:
     model = run.models.get(event.model)
     if model is None or not run.is_open or model.state is not ModelState.ACTIVE or model.is_trained:
+        return False
+    if model.lineage.fold is not None:
         return False
     if "batch_size" in event.hyperparams and added_models.size_refusal(run, event.hyperparams):
         return False
