@@ -65,9 +65,7 @@ OF_MODEL = frozenset(
     }
 )
 
-_FOLDS_TEXT = (
-    "the models of a cross-validation stay as requested: call run_fit for other configurations"
-)
+_FOLDS_TEXT = "the models of a cross-validation stay as requested: call run_fit for other configurations"
 _NOT_WITH_FOLDS = frozenset({CommandKind.CLONE_MODEL, CommandKind.CHANGE_MODEL})
 """Commands that would make the models of a configuration differ, or let a model train on its validation rows."""
 

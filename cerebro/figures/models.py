@@ -13,6 +13,7 @@ from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.texts import first_line
 from cerebro.search.pareto import Point, ranks
 from cerebro.state import Model, Run
+from cerebro.state.models.progress import Fold
 from cerebro.state.reports import state_words
 from cerebro.state.runs.compared_values import point_of, reported_values
 
@@ -84,7 +85,7 @@ class ModelSummary:
         worker: worker of its running or queued sub-epoch; empty without one.
         failure: reason why it failed.
         parent: model it was cloned from, if any.
-        fold: fold of a cross-validation, from 1; 0 in other runs.
+        fold: fold of a cross-validation; `None` in other runs.
         tags: tags of users, with the note.
         point: objectives and constraints at the best epoch; empty for a fit with one objective and no constraint.
     """
@@ -103,7 +104,7 @@ class ModelSummary:
     effort: Effort
     failure: Failure | None
     parent: Parent | None = None
-    fold: int = 0
+    fold: Fold | None = None
     tags: dict[str, str] = field(default_factory=dict)
     point: Point = field(default=Point(()))
 
@@ -126,7 +127,7 @@ class ModelSummary:
     @property
     def is_listed(self) -> bool:
         """True unless another model stands for it; see `Model.is_listed`."""
-        return not self.is_repeat and self.fold < 2
+        return not self.is_repeat and (self.fold is None or self.fold.number == 1)
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -175,7 +176,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         )
         if model.lineage.parent
         else None,
-        fold=model.lineage.fold.number if model.lineage.fold else 0,
+        fold=model.lineage.fold,
         tags=model.tags,
         point=point_of(run, model, best) if best else Point(()),
     )
@@ -224,7 +225,14 @@ def ranked(
             losses = (-row.progress.done,)
         elif not losses:
             losses = (sign * value,)
-        return not row.is_listed, value is None, row.id not in means, by_rank.get(row.id, 0), losses, row.index
+        return (
+            not row.is_listed,
+            value is None,
+            row.id not in means,
+            by_rank.get(row.id, 0),
+            losses,
+            row.index,
+        )
 
     return sorted(rows, key=key)
 

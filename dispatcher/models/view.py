@@ -20,6 +20,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelProgress, ModelSummary, ranks_by_model
+from cerebro.figures.ranking.folds import FoldRow, fold_rows
 from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
 from cerebro.state import Model, Run
 from cerebro.state.models import parallel_plans
@@ -83,6 +84,7 @@ class ModelsView(Paged):
     Attributes:
         counts: number of models per state, over all that match the filter.
         repeats: repeated models with their means and ranks, best first.
+        folds: configurations of a cross-validation with their means and ranks, best first.
         may: commands that the user may give to the run.
     """
 
@@ -98,6 +100,7 @@ class ModelsView(Paged):
     best: Best | None
     may: tuple[str, ...]
     repeats: tuple[RepeatRow, ...] = ()
+    folds: tuple[FoldRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +226,7 @@ def models(read_model: ReadModel, query: ModelQuery) -> ModelsView | None:
         best=best_of_fit(read_model, run),
         may=tuple(sorted(allowed_commands(read_model.state, run))),
         repeats=tuple(repeat_rows(run)),
+        folds=tuple(fold_rows(run)),
         **page.fields(len(rows)),
     )
 

@@ -94,6 +94,7 @@ class QuotaStore(TokenStore):
             is_unlimited = search is not None and not models
             if repeats := event.request.repeats:
                 models += repeats.top * repeats.seeds
+            models *= event.request.folds or 1
         elif isinstance(event, ModelsAdded):
             models = len(event.models)
         return {"quotas": _PLACES, "models": models, "unlimited": is_unlimited}

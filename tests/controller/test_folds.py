@@ -90,9 +90,7 @@ def check_disjoint(sim: Simulation, run: Run) -> None:
             assert {*model.partitions, *held_out(model)} == {*run.plan.partitions}
             for epoch in model.validation.metrics:
                 for partition in held_out(model):
-                    key = TaskKey(
-                        run=run.id, kind="valid", model=model.id, epoch=epoch, partition=partition
-                    )
+                    key = TaskKey(run=run.id, kind="valid", model=model.id, epoch=epoch, partition=partition)
                     assert commits[key] == 1, key
 
 
@@ -222,7 +220,9 @@ REFUSED: list[ClientEvent] = [
         run="fit-1",
         models=(
             NewModel(
-                hyperparams={"lr": 0.5, "batch_size": 1}, epochs=3, checkpoint=ParentCheckpoint(model="m00-f1")
+                hyperparams={"lr": 0.5, "batch_size": 1},
+                epochs=3,
+                checkpoint=ParentCheckpoint(model="m00-f1"),
             ),
         ),
     ),

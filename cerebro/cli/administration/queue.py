@@ -15,6 +15,7 @@ from cerebro.contract.records import ExperimentSummary, WorkerStatus
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.stored.health import HealthAnswer
 from cerebro.contract.tasks.bodies import KINDS
+from cerebro.figures.ranking.folds import fold_rows
 from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.state import (
     ExperimentState,
@@ -198,6 +199,7 @@ def _models_json(run: Run, top: int | None) -> dict[str, Any]:
             for row in ranked_models(run)[:top]
         ],
         "repeats": [asdict(row) for row in repeat_rows(run)],
+        "folds": [asdict(row) for row in fold_rows(run)],
     }
 
 

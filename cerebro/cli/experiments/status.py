@@ -16,6 +16,7 @@ from cerebro.contract.events import Event
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.texts import first_line
 from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.figures.ranking.folds import fold_rows
 from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import (
@@ -118,7 +119,8 @@ def state_lines(
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].verifications)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
-    for part in (_model_lines(state, fits[-1], top), repeats, search, schedule, _epoch_lines(fits[-1])):
+    compared = [*repeats, *_fold_lines(fits[-1])]
+    for part in (_model_lines(state, fits[-1], top), compared, search, schedule, _epoch_lines(fits[-1])):
         lines += ["", *part] if part else []
     return lines
 
@@ -205,6 +207,21 @@ def _repeat_lines(fit: Run) -> list[str]:
     return table(
         (f"REPEATS OF {fit.id}: RANK", "MODEL", f"{metric} WITH NEW SEEDS", "WITH THE FIRST SEED"), rows
     )
+
+
+def _fold_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            "-" if row.rank is None else str(row.rank),
+            row.configuration,
+            row.text,
+            "-" if row.epoch is None else str(row.epoch),
+            row.state,
+        )
+        for row in fold_rows(fit)
+    ]
+    metric = fit.fit_request.metric.upper()
+    return table((f"FOLDS OF {fit.id}: RANK", "CONFIGURATION", metric, "AT EPOCH", "STATE"), rows)
 
 
 def _model_row(fit: Run, row: RankedModel, *, is_best: bool) -> tuple[str, ...]:

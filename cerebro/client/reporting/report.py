@@ -25,6 +25,7 @@ from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.figures import THEME_COLORS, Figure
 from cerebro.figures.frame import number
 from cerebro.figures.models import failure_groups
+from cerebro.figures.ranking.folds import fold_rows
 from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.state import ExperimentState, Run, RunState, schedule_lines
 from cerebro.state.models import parallel_plans
@@ -114,6 +115,7 @@ def report_html(
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
             repeats=_repeats(run),
+            folds=_folds(run),
             search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
             rungs=list(_rungs(run)),
             parallel_plans=_parallel_plans(run),
@@ -187,6 +189,30 @@ def _repeats(run: Run) -> _Table | None:
     ]
     note = "models share a rank if Welch's t-test at 95 % cannot separate them; the first seed is not in the mean"
     return _Table("Repeats with new seeds", columns, rows, note) if rows else None
+
+
+def _folds(run: Run) -> _Table | None:
+    """Return the configurations of a cross-validation with their means and ranks; `None` without any."""
+    found = fold_rows(run)
+    numbers = range(1, (run.fit_request.folds or 0) + 1)
+    columns = ("rank", "configuration", f"mean {run.fit_request.metric}", "standard deviation", "at epoch")
+    rows = [
+        (
+            each.rank,
+            each.configuration,
+            each.mean,
+            each.std,
+            each.epoch,
+            *(each.values or ("",) * len(numbers)),
+        )
+        for each in found
+    ]
+    note = (
+        "configurations share a rank if the corrected resampled t-test at 95 % cannot separate them: the folds' models "
+        "share training rows, so their values are correlated"
+    )
+    columns = (*columns, *(f"fold {number}" for number in numbers))
+    return _Table("Cross-validation", columns, rows, note) if rows else None
 
 
 def _rungs(run: Run) -> Iterable[_Table]:

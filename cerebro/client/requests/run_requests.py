@@ -348,7 +348,9 @@ def _check_folds(options: FitOptions, search_request: SearchRequest | None) -> N
     conflicts = {
         "a search procedure or stop rules": search_request is not None,
         "repeats": options.repeats is not None,
-        "objectives or constraints": bool(len(options.comparison.objectives) > 1 or options.comparison.constraints),
+        "objectives or constraints": bool(
+            len(options.comparison.objectives) > 1 or options.comparison.constraints
+        ),
         f"gang={options.parallelism.gang}": options.parallelism.gang > 1,
     }
     if found := [name for name, is_set in conflicts.items() if is_set]:

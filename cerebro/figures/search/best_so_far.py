@@ -90,9 +90,7 @@ def observations(run: Run, axis: ProgressAxis = "model") -> list[Observation]:
     if axis == "model":
         return best_values(summaries(run))
     models = (
-        epoch_values(run, model, index)
-        for index, model in enumerate(run.models.values())
-        if model.is_listed
+        epoch_values(run, model, index) for index, model in enumerate(run.models.values()) if model.is_listed
     )
     return values_of_epochs(models, axis, run.clock.first_start)
 

@@ -106,8 +106,4 @@ def _configuration(name: str, models: Collection[Model], request: FitRequest) ->
 
 def means(models: Iterable[Model], request: FitRequest) -> dict[str, float]:
     """Return the first model of each configuration -> the configuration's mean, where all folds have a value."""
-    return {
-        each.models[0].id: each.mean
-        for each in configurations(models, request)
-        if each.mean is not None
-    }
+    return {each.models[0].id: each.mean for each in configurations(models, request) if each.mean is not None}
