@@ -139,6 +139,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         *,
         fraction: float = 1.0,
         seed: int = 0,
+        stratify: str = "",
+        group: str = "",
         max_failed: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
         wait_limit: str | float | timedelta | None = None,
@@ -155,6 +157,10 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             spec: your `ETLSpec`.
             fraction: fraction of the rows of each split to use, sampled with `seed`; above 0, at most 1. Default 1.
             seed: seed of the shuffle that assigns rows to workers. Default 0.
+            stratify: column of the training rows, such as ``"label"``: each partition has the same share of each of its
+                values, as far as possible. Default: none. Useful for cross-validation; see ``run_fit(folds=...)``.
+            group: column of the training rows, such as ``"patient"``: rows with the same value are in one partition, so
+                in one fold. Default: none.
             max_failed: fraction of rows that may fail before the run stops, 0 to 1. Default 0. Failed rows are
                 recorded; see `failed_rows`.
             failure_rules: reactions to patterns in the log of a failed partition; see `FailureRule`.
@@ -182,6 +188,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         check_etl(
             spec,
             self.locators,
+            stratify=stratify,
+            group=group,
             fraction=fraction,
             max_failed=max_failed,
             is_remote=self.connection.is_remote,
@@ -194,6 +202,8 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             seed=seed,
             fraction=fraction,
             max_failed=max_failed,
+            stratify=stratify,
+            group=group,
             fits=fits(spec),
             failure_rules=checked_failure_rules(failure_rules),
             wait_limit_s=wait_limit_s(wait_limit),

@@ -48,6 +48,10 @@ class EtlRequest(_SpecRequest):
     fraction: float = Field(default=1.0, gt=0, le=1)
     max_failed: float = Field(default=0.0, ge=0, le=1)
     """Share of rows that may fail before the run stops."""
+    stratify: str = Field("", exclude_if=lambda column: not column)
+    """Column of the training rows whose values each partition has in the same shares. Absent: any rows."""
+    group: str = Field("", exclude_if=lambda column: not column)
+    """Column of the training rows; rows with the same value are in one partition. Absent: any rows."""
     fits: bool = Field(default=False, exclude_if=lambda value: not value)
     """True if the spec has, or may have, the method `fit`, called once per data set before preprocessing."""
 

@@ -209,7 +209,9 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
 def ranked(
     rows: Iterable[ModelSummary], mode: str, means: Mapping[str, float] | None = None
 ) -> list[ModelSummary]:
-    """Sort models, best first; models without a value come later, more advanced ones first, and repeats and later folds last.
+    """Sort models, best first; models without a value come later, more advanced ones first.
+
+    Repeats and later folds of a configuration are last.
 
     With several objectives or constraints, in the order of `cerebro.state.models.best`.
 

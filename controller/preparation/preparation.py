@@ -24,7 +24,7 @@ from cerebro.data.tables.table_files import TableFiles, table_files
 from cerebro.errors import ConflictError, LocatorError, MetadataError, VolumeError
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import Volumes
-from controller.preparation.partition import rows_in_use, shares
+from controller.preparation.partition import rows_in_use
 from controller.storage.scratch import began, scratch_folder
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def _cut(
 
     folder = scratch / f"{table.split}-sorted"
     folder.mkdir()
-    with SortedMetadata(table.split, table.locator, stream, request.seed, folder) as rows:
+    columns = {"stratify": request.stratify, "group": request.group} if table.split == "train" else {}
+    with SortedMetadata(table.split, table.locator, stream, request.seed, folder, **columns) as rows:
         if table.files.versions() != table.versions:
             raise LocatorError(f"{table.locator.metadata} was changed while it was read: run it again")
         num_rows = rows_in_use(rows.total, request.fraction)
@@ -156,7 +157,7 @@ def _cut(
                 f"'train' has {num_rows} rows (of {rows.total}, fraction {request.fraction:g}) for {len(weights)} "
                 "workers: each worker needs at least one; give more rows or start fewer workers"
             )
-        counts = shares(num_rows, weights)
+        counts = rows.counts(weights, request.fraction)
         return counts, rows.write(counts)
 
 
@@ -178,6 +179,8 @@ def _facts(
         "metadata": {split: table.digest for split, table in tables.items()},
         "seed": request.seed,
         "fraction": request.fraction,
+        **({"stratify": request.stratify} if request.stratify else {}),
+        **({"group": request.group} if request.group else {}),
     }
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import pyarrow as pa
 
 from cerebro.contract.base import Split
@@ -18,7 +19,8 @@ from cerebro.data.tables.table_stream import Rows, TableStream
 from cerebro.data.tables.whole_tables import ids_as_text
 from cerebro.errors import MetadataError
 from controller.preparation.bucket_sort import BucketSort, DuplicateIdError
-from controller.preparation.partition import cut, row_keys
+from controller.preparation.partition import cut, row_keys, rows_in_use, shares
+from controller.preparation.row_places import row_places
 
 _SHOWN = 3
 
@@ -29,6 +31,7 @@ class SortedMetadata:
     Args:
         stream: stream of its local files.
         folder: existing folder for its exclusive use.
+        stratify, group: columns as in `EtlRequest`.
 
     Attributes:
         total: number of rows.
@@ -39,17 +42,30 @@ class SortedMetadata:
         StorageFullError: the folder's volume is full.
     """
 
-    def __init__(self, split: Split, locator: Locator, stream: TableStream, seed: int, folder: Path) -> None:
+    def __init__(
+        self,
+        split: Split,
+        locator: Locator,
+        stream: TableStream,
+        seed: int,
+        folder: Path,
+        *,
+        stratify: str = "",
+        group: str = "",
+    ) -> None:
         self._where, self._folder = metadata_of(split, locator), folder
         self._schema = stream.schema
         require_columns(self._where, self._schema)
         self._sort = BucketSort(folder, self._schema, stream.num_bytes)
+        self._places = row_places(self._where, self._schema, stratify=stratify, group=group, seed=seed)
         self.total = 0
         with ExitStack() as stack:
             stack.enter_context(self)
             try:
                 for rows in stack.enter_context(closing(prefetched(stream.rows()))):
                     texts = self._ids(rows)
+                    if self._places is not None:
+                        self._places.observe(rows)
                     self._sort.add(row_keys(texts, seed=seed, split=split), rows.batch)
                     self.total += len(texts)
             except DuplicateIdError as error:
@@ -66,8 +82,18 @@ class SortedMetadata:
     ) -> None:
         self._sort.close()
 
+    def counts(self, weights: Sequence[float], fraction: float) -> list[int]:
+        """Return the number of rows of each worker.
+
+        Raises:
+            MetadataError: a worker would have no rows.
+        """
+        if self._places is not None:
+            return self._places.plan(weights, fraction)
+        return shares(rows_in_use(self.total, fraction), weights)
+
     def write(self, counts: Sequence[int]) -> list[Path]:
-        """Write the first rows in order to Arrow IPC files with these numbers of rows. Call it once.
+        """Write the rows in order to Arrow IPC files with these numbers of rows, the result of `counts`. Call it once.
 
         Raises:
             MetadataError: ids are not unique.
@@ -89,9 +115,17 @@ class SortedMetadata:
         with ExitStack() as stack:
             writers = [stack.enter_context(pa.ipc.new_file(file, self._schema)) for file in files]
             try:
-                for run in stack.enter_context(closing(prefetched(self._sort.runs(sum(counts))))):
-                    for number, part in cut(done, run.num_rows, counts):
-                        writers[number].write_batch(run.slice(part.start, part.stop - part.start))
+                num_rows = sum(counts) if self._places is None else self.total
+                for run in stack.enter_context(closing(prefetched(self._sort.runs(num_rows)))):
+                    if self._places is not None:
+                        places = self._places.places(run)
+                        for number in range(len(counts)):
+                            part = run.take(np.flatnonzero(places == number))
+                            if part.num_rows:
+                                writers[number].write_batch(part)
+                        continue
+                    for number, rows in cut(done, run.num_rows, counts):
+                        writers[number].write_batch(run.slice(rows.start, rows.stop - rows.start))
                     done += run.num_rows
             except DuplicateIdError as error:
                 raise self._duplicate(error) from error

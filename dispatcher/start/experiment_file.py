@@ -114,10 +114,13 @@ def shown_runs(content: FileContent) -> Iterator[ShownRun]:
         match run.request:
             case EtlRequest() as etl:
                 share = "" if etl.fraction == 1 else f", {etl.fraction:.3g} of the rows"
+                share += f", stratified by {etl.stratify}" * bool(etl.stratify)
+                share += f", grouped by {etl.group}" * bool(etl.group)
                 yield ShownRun(name=run.run, what=f"preprocess by {classes[etl.code]}{share}")
             case FitRequest() as fit:
                 if fit.models:
                     found = f"{len(fit.models)} model{'' if len(fit.models) == 1 else 's'}"
+                    found += f" with {fit.folds} folds" * bool(fit.folds)
                 else:
                     found = f"a search ({fit.search.procedure.kind})" if fit.search else ""
                 epochs = f"{fit.epochs} epoch{'' if fit.epochs == 1 else 's'}"

@@ -16,6 +16,7 @@ from cerebro.client.experiment_file.schema import ExperimentFile, Options, WithM
 from cerebro.client.limits import goal, wait_limit_s
 from cerebro.client.requests.run_requests import (
     FitOptions,
+    check_columns,
     check_shares,
     checked_failure_rules,
     fit_request,
@@ -130,6 +131,8 @@ class _Reader:
         shares = {name: options[name] for name in ("fraction", "max_failed")}
         with self._located_errors("etl"):
             check_shares(**shares)
+            columns = {name: options[name] for name in ("stratify", "group")}
+            check_columns(parse_locators(file.locators), is_remote=True, **columns)
             rules = checked_failure_rules(options["failure_rules"])
             wait_limit = wait_limit_s(options["wait_limit"])
         code = self._encoded(file.etl.spec)
@@ -141,6 +144,7 @@ class _Reader:
             failure_rules=rules,
             wait_limit_s=wait_limit,
             **shares,
+            **columns,
         )
 
     def _fit(self, file: ExperimentFile, *, has_validation_split: bool) -> FitRequest:

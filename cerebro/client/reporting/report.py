@@ -195,7 +195,10 @@ def _folds(run: Run) -> _Table | None:
     """Return the configurations of a cross-validation with their means and ranks; `None` without any."""
     found = fold_rows(run)
     numbers = range(1, (run.fit_request.folds or 0) + 1)
-    columns = ("rank", "configuration", f"mean {run.fit_request.metric}", "standard deviation", "at epoch")
+    columns = (
+        *("rank", "configuration", f"mean {run.fit_request.metric}", "standard deviation", "at epoch"),
+        *(f"fold {number}" for number in numbers),
+    )
     rows = [
         (
             each.rank,
@@ -211,7 +214,6 @@ def _folds(run: Run) -> _Table | None:
         "configurations share a rank if the corrected resampled t-test at 95 % cannot separate them: the folds' models "
         "share training rows, so their values are correlated"
     )
-    columns = (*columns, *(f"fold {number}" for number in numbers))
     return _Table("Cross-validation", columns, rows, note) if rows else None
 
 

@@ -161,27 +161,50 @@ def check_etl(
     max_failed: float,
     is_remote: bool,
     failure_rules: object = (),
+    stratify: object = "",
+    group: object = "",
 ) -> None:
     """Check the arguments of `run_etl` on this machine.
 
     Args:
         is_remote: True if the cluster runs on other machines. Then local paths are not checked.
         failure_rules: failure rules of the run.
+        stratify, group: columns of the split ``train``.
 
     Raises:
         SpecError: the spec lacks a method or names unknown columns.
-        DataError: a number is out of range, or a rule is invalid.
+        DataError: a column is unknown, a number is out of range, or a rule is invalid.
     """
     check_etl_spec(spec, "run_etl")
     checked_failure_rules(failure_rules)
     check_shares(fraction=fraction, max_failed=max_failed)
     if fits(spec) and locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
+    check_columns(locators, is_remote=is_remote, stratify=stratify, group=group)
     for split, locator in locators.splits().items():
         if not is_remote or is_bucket(locator.metadata):
             columns = known_columns(locator.metadata)
             if columns is not None:
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
+
+
+def check_columns(locators: Locators, *, is_remote: bool, **options: object) -> None:
+    """Check columns of the training rows."""
+    train, known = locators.train, None
+    if train is not None and (not is_remote or is_bucket(train.metadata)):
+        known = known_columns(train.metadata)
+    for option, column in options.items():
+        if not isinstance(column, str):
+            raise DataError(
+                f"{option} is {column!r}, expected the name of a column, such as {option}='label'"
+            )
+        if column and train is None:
+            raise DataError(f"{option}={column!r} needs training rows: give a locator for the split 'train'")
+        if column and known is not None and column not in known:
+            raise DataError(
+                f"{option}={column!r}, but {train.metadata if train else ''} has no such column: choose one of "
+                f"{', '.join(known)}"
+            )
 
 
 def checked_failure_rules(rules: object) -> tuple[FailureRule, ...]:
@@ -355,8 +378,8 @@ def _check_folds(options: FitOptions, search_request: SearchRequest | None) -> N
     }
     if found := [name for name, is_set in conflicts.items() if is_set]:
         raise SearchError(
-            f"folds={folds} cannot be combined with {' and '.join(found)}: cross-validation compares the configurations "
-            "of a grid, or `samples` random ones, by one metric. Leave one of them out"
+            f"folds={folds} cannot be combined with {' and '.join(found)}: cross-validation compares the "
+            "configurations of a grid, or `samples` random ones, by one metric. Leave one of them out"
         )
 
 

@@ -22,8 +22,8 @@ from cerebro.commands.selection import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError
-from cerebro.figures.ranking.folds import fold_rows
-from cerebro.figures.ranking.repeats import repeat_rows
+from cerebro.figures.ranking.folds import FoldRow, fold_rows
+from cerebro.figures.ranking.repeats import RepeatRow, repeat_rows
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, ModelState, Run, gap, schedule_of
@@ -167,7 +167,8 @@ class FitResult(FitFigures):
             no row. With folds, the same columns, as in `folds`; the model of the first fold stands for its
             configuration.
         """
-        compared = {row.model: row for row in (*repeat_rows(self._run), *fold_rows(self._run))}
+        compared: dict[str, RepeatRow | FoldRow] = {row.model: row for row in repeat_rows(self._run)}
+        compared |= {row.model: row for row in fold_rows(self._run)}
         rows = []
         has_warnings = any(model.failures.warnings for model in self._run.models.values())
         has_parents = any(model.lineage.parent for model in self._run.models.values())

@@ -1,8 +1,8 @@
 """Comparison of configurations in a cross-validation: mean, standard deviation, and ranks that allow for overlap.
 
 Any two models of a configuration share most of their training rows, so the values of the folds are correlated, and an
-ordinary paired t-test finds differences too often. The corrected resampled t-test (Nadeau and Bengio, *Machine Learning*
-52, 2003) adds the ratio of validation rows to training rows to the variance. Holm's procedure (1979) corrects for all
+ordinary paired t-test finds differences too often. The corrected resampled t-test adds the ratio of validation rows to
+training rows to the variance (Nadeau and Bengio, *Machine Learning* 52, 2003). Holm's procedure (1979) corrects for all
 pairs. Two folds leave one degree of freedom: then only very large differences count. Imports no NumPy.
 """
 

@@ -91,9 +91,9 @@ class TaskKey(NamedTuple):
                 reexecution=_number("reexecution-", reexecution),
             )
         if kind == "valid":
-            model, epoch, *partitions = rest
+            model, epoch, *folds = rest
             key = cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
-            return key._replace(partition=_number("p", *partitions)) if partitions else key
+            return key._replace(partition=_number("p", *folds)) if folds else key
         if kind == "test" and len(rest) == 1:
             return cls(run=run, kind=kind, model=rest[0])
         if kind in ("test", "predict"):
