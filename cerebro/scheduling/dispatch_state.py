@@ -34,7 +34,7 @@ class DispatchState:
         holders: workers that have each partition. Change them by `hold` or `set_held`.
         open: ``open[m]``, mask of the partitions that model `m` still needs in its present epoch, including
             running ones.
-        whole: ``whole[m]``, mask of the partitions of the model's epochs: all, except in a cross-validation.
+        epoch_masks: ``epoch_masks[m]``, mask of the partitions of the model's epochs: all, except in a cross-validation.
         epoch, epochs: ``epoch[m]``, the model's present epoch, out of ``epochs[m]``, from 1 (0: no work yet, after
             `add_model`).
         priority: ``priority[m]``. Among the sub-epochs that could start on a worker, only the highest
@@ -64,7 +64,7 @@ class DispatchState:
         self.open = list(problem.remaining_partitions)
         for m, mask in enumerate(self.open):
             if not mask and problem.epochs > 1:
-                self.open[m], self.epoch[m] = self.whole[m], 2
+                self.open[m], self.epoch[m] = self.epoch_masks[m], 2
         self.recount()
         order = sorted(range(problem.num_models), key=lambda m: (-self.work.model_left[m], m))
         for place, m in enumerate(order):
@@ -113,8 +113,8 @@ class DispatchState:
         models = len(work.time)
         self.work, self.holders = work, holders
         self.sizes, self.gpus, self.free = tuple(sizes), tuple(gpus), list(gpus)
-        self.whole = [(1 << len(self.sizes)) - 1] * models
-        self.open, self.epoch, self.epochs = list(self.whole), [1] * models, [epochs] * models
+        self.epoch_masks = [(1 << len(self.sizes)) - 1] * models
+        self.open, self.epoch, self.epochs = list(self.epoch_masks), [1] * models, [epochs] * models
         self.priority = [0] * models
         self._had_priorities = False
         """True once a model had a priority other than 0. Until then `eligible` skips the comparison."""
@@ -219,11 +219,11 @@ class DispatchState:
             self.open[model] &= ~(1 << partition)
         if not self.open[model] and self.epoch[model] < self.epochs[model]:
             self.epoch[model] += 1
-            self.open[model] = self.whole[model]
+            self.open[model] = self.epoch_masks[model]
 
     def reopen(self, model: int, partition: int) -> None:
         """Reopen the model's newest committed sub-epoch, on that partition."""
-        if self.open[model] == self.whole[model] and self.epoch[model] > 1:
+        if self.open[model] == self.epoch_masks[model] and self.epoch[model] > 1:
             self.epoch[model] -= 1
             self.open[model] = 0
         self.open[model] |= 1 << partition
@@ -242,13 +242,13 @@ class DispatchState:
         for partition in range(len(self.sizes)):
             self._count(model, partition, self._sub_epochs_left(model, partition))
 
-    def set_partitions(self, whole: Sequence[int]) -> None:
+    def set_partitions(self, epoch_masks: Sequence[int]) -> None:
         """Set the partitions of each model's epochs, before any model has trained; call `recount` afterwards.
 
         Args:
-            whole: a mask for each model.
+            epoch_masks: a mask for each model.
         """
-        self.whole, self.open = list(whole), list(whole)
+        self.epoch_masks, self.open = list(epoch_masks), list(epoch_masks)
 
     def set_priority(self, model: int, priority: int) -> None:
         """Set the model's priority; higher ones go first."""
@@ -278,7 +278,7 @@ class DispatchState:
         model = len(self.open)
         self.work.add_model(seconds)
         self.open.append(0)
-        self.whole.append((1 << len(self.sizes)) - 1)
+        self.epoch_masks.append((1 << len(self.sizes)) - 1)
         self.epoch.append(0)
         self.epochs.append(0)
         self.priority.append(0)
@@ -330,10 +330,10 @@ class DispatchState:
     def recount(self) -> None:
         """Compute all sums of remaining work from scratch."""
         ahead = list(map(operator.sub, self.epochs, self.epoch))
-        self.work.recount(ahead, self.whole, self.open, self.sizes, self.holders)
+        self.work.recount(ahead, self.epoch_masks, self.open, self.sizes, self.holders)
 
     def _sub_epochs_left(self, model: int, partition: int) -> int:
-        ahead = (self.epochs[model] - self.epoch[model]) * (self.whole[model] >> partition & 1)
+        ahead = (self.epochs[model] - self.epoch[model]) * (self.epoch_masks[model] >> partition & 1)
         return ahead + (self.open[model] >> partition & 1)
 
     def _count(self, model: int, partition: int, sub_epochs: int) -> None:

@@ -105,7 +105,7 @@ class RemainingWork:
     def recount(
         self,
         ahead: Sequence[int],
-        whole: Sequence[int],
+        epoch_masks: Sequence[int],
         open_masks: Sequence[int],
         sizes: Sequence[float],
         holders: Holders,
@@ -114,7 +114,7 @@ class RemainingWork:
 
         Args:
             ahead: epochs of each model after its present one.
-            whole: mask of the partitions of each model's epochs.
+            epoch_masks: mask of the partitions of each model's epochs.
             open_masks: mask of the partitions that each model needs in its present epoch.
             sizes: size of each partition.
             holders: workers that have each partition.
@@ -128,7 +128,7 @@ class RemainingWork:
         parts: list[float] = []
         single_work = 0.0
         for model, (row, epochs, every, mask) in enumerate(
-            zip(self.time, ahead, whole, open_masks, strict=True)
+            zip(self.time, ahead, epoch_masks, open_masks, strict=True)
         ):
             slowly: Sequence[int] = other_partitions
             if NEVER in row:

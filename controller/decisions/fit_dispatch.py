@@ -372,7 +372,7 @@ class FitDispatch:
         checkpoints were removed.
         """
         counted = (
-            self.dispatch_state.epoch[index] * self.dispatch_state.whole[index].bit_count()
+            self.dispatch_state.epoch[index] * self.dispatch_state.epoch_masks[index].bit_count()
             - self.dispatch_state.open[index].bit_count()
         )
         if not model.is_cut_short and model.progress.trained < counted:

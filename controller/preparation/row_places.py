@@ -235,11 +235,11 @@ class Grouped:
         relative = rows / rows.sum(axis=0)
         found = {}
         for place, group in enumerate(groups):
-            left = len(groups) - place
+            remaining_groups = len(groups) - place
             empty = np.flatnonzero(filled[:, -1] == 0)
-            after = (filled + relative[place]) / share
-            cost = (after**2 - (filled / share) ** 2).sum(axis=1) * share[:, 0]
-            chosen = int(empty[0]) if len(empty) >= left else int(np.argmin(cost))
+            new_shares = (filled + relative[place]) / share
+            cost = (new_shares**2 - (filled / share) ** 2).sum(axis=1) * share[:, 0]
+            chosen = int(empty[0]) if len(empty) >= remaining_groups else int(np.argmin(cost))
             filled[chosen] += relative[place]
             found[group] = chosen
         return found

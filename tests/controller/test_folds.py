@@ -22,6 +22,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     TaskCommitted,
 )
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest, NewModel, ParentCheckpoint
 from cerebro.contract.tasks.bodies import EvaluateTask, TaskBody, TrainTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
@@ -56,7 +57,7 @@ def validating(
     **scenario: Any,
 ) -> Simulation:
     """Simulate a cross-validation of three configurations; the workers have the partitions in turn."""
-    models = tuple({"lr": rate, "batch_size": 1} for rate in RATES)
+    models: tuple[Hyperparameters, ...] = tuple({"lr": rate, "batch_size": 1} for rate in RATES)
     request = FitRequest(
         code="0" * 64, models=models, epochs=epochs, metric="loss", mode="min", planner=False, folds=folds
     )
@@ -173,7 +174,7 @@ def test_a_controller_crash_at_any_write_changes_nothing() -> None:
 def test_a_lost_partition_is_made_again_for_its_validation() -> None:
     """A worker is lost with its disk when only validations need its partitions."""
     slow = {"valid": 5.0}
-    times = {"sub_epoch_time": lambda body, _worker: slow.get(body.kind, 1.0)}
+    times: dict[str, Any] = {"sub_epoch_time": lambda body, _worker: slow.get(body.kind, 1.0)}
     undisturbed = validating(epochs=1, has_pods=True, **times)
     fit_of(undisturbed)
     last = max(

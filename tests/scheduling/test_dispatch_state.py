@@ -49,7 +49,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         (model, partition)
         for model, mask in enumerate(state.open)
         for partition in range(len(state.sizes))
-        if (state.whole[model] & ~mask) >> partition & 1 and model not in state.running
+        if (state.epoch_masks[model] & ~mask) >> partition & 1 and model not in state.running
     ]
     what = data.draw(
         st.sampled_from(

@@ -26,7 +26,7 @@ def states(draw: st.DrawFn) -> DispatchState:
         models=models, sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=2
     )
     for model in range(models):
-        state.open[model] = draw(st.integers(0, state.whole[model]))
+        state.open[model] = draw(st.integers(0, state.epoch_masks[model]))
     seconds = st.sampled_from([1.0, 2.0, 5.0, NEVER])
     state.set_times(
         [[draw(seconds) for _ in range(WORKERS)] for _ in range(models)],
