@@ -34,7 +34,7 @@ class DispatchState:
         holders: workers that have each partition. Change them by `hold` or `set_held`.
         open: ``open[m]``, mask of the partitions that model `m` still needs in its present epoch, including
             running ones.
-        epoch_masks: ``epoch_masks[m]``, mask of the partitions of the model's epochs: all, except in a cross-validation.
+        epoch_masks: ``epoch_masks[m]``, partitions of the model's epochs: all, except in a cross-validation.
         epoch, epochs: ``epoch[m]``, the model's present epoch, out of ``epochs[m]``, from 1 (0: no work yet, after
             `add_model`).
         priority: ``priority[m]``. Among the sub-epochs that could start on a worker, only the highest
