@@ -83,6 +83,7 @@ NAMES = (
         "good_models",
         "objectives",
         "ranking",
+        "folds",
     ),
 )
 """The platform's benchmarks, then the scheduler's; each is a module with a function `benchmark`."""

@@ -128,7 +128,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> float:
         return 1.0
     if one + other == 0:
         return 0.0
-    freedom = (one + other) ** 2 / (one**2 / (len(first) - 1) + other**2 / (len(second) - 1))
+    share = one / (one + other)  # the square of a tiny variance would be 0
+    freedom = 1 / (share**2 / (len(first) - 1) + (1 - share) ** 2 / (len(second) - 1))
     return two_sided(difference**2 / (one + other), freedom)
 
 
