@@ -155,7 +155,7 @@ def test_a_data_set_is_cut_by_its_columns(bench: Bench) -> None:
     ],
 )
 def test_unsuitable_columns_are_refused(
-    bench: Bench, patients: tuple[Any, ...], columns: dict[str, str], message: str
+    bench: Bench, patients: tuple[Any, ...], columns: dict[str, Any], message: str
 ) -> None:
     """Before any row is preprocessed."""
     write(bench, *patients)
