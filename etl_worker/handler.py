@@ -1,8 +1,8 @@
 """The handler of `etl` tasks: turns a task into a job on this worker's folders.
 
 The child's task loop creates `Handler` and calls `handle` with one partition of one split. It reads the partition's
-metadata and writes its shards and, for the web page, the failed rows as JSON on the shared volume. The agent commits
-the result; before that, the partition does not count.
+metadata and writes its shards and, for page and client, the failed rows and statistics as JSON on the shared volume. The
+agent commits the result; before that, the partition does not count.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 from cerebro.contract.tasks.bodies import EtlTask, TaskBody
 from cerebro.contract.tasks.results import ShardSet, TaskResult, Timings
-from cerebro.data.files.durable import write_json
+from cerebro.data.files.durable import DurableFile, write_json
 from cerebro.data.manifests import FailedRow
-from cerebro.data.partitions import failed_rows
+from cerebro.data.partitions import STATISTICS_FILE, failed_rows
 from cerebro.errors import SpecError
 from cerebro.state import TaskKey
 from cerebro.worker.child.context import BaseHandler
@@ -63,6 +64,7 @@ class Handler(BaseHandler):
             self._publish_failed_rows(body, error.rows_failed, error.rows)
             raise
         self._publish_failed_rows(body, manifest.rows_failed, failed_rows(job.output_folder))
+        self._publish_statistics(body, job.output_folder / STATISTICS_FILE)
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
@@ -84,6 +86,17 @@ class Handler(BaseHandler):
             asdict(row) | {"traceback": row.traceback[-_MAX_TRACEBACK:]} for row in islice(rows, _MAX_ROWS)
         ]
         write_json(path, {"experiment": body.experiment, "run": run, "total": total, "rows": written_rows})
+
+    def _publish_statistics(self, body: EtlTask, made: Path) -> None:
+        """Copy the statistics to the shared volume. All attempts make the same ones, so each partition counts once."""
+        path = self._volumes.statistics(body.dataset, body.split, body.partition)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = DurableFile(path)
+        try:
+            file.write(made.read_bytes())
+            file.commit()
+        finally:
+            file.discard()
 
     def _job(self, body: EtlTask) -> EtlJob:
         locator = body.locators.splits()[body.split]

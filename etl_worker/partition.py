@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Callable
 
 from cerebro.data.manifests import PartitionManifest, Source
-from cerebro.data.partitions import read_manifest, write_manifest
+from cerebro.data.partitions import STATISTICS_FILE, read_manifest, write_manifest
+from cerebro.data.statistics.data import merge_all, write_statistics
 from cerebro.errors import DataError, RowError, ShardCorruptError
 from cerebro.worker.preprocessing.job import EtlJob, ProgressCallback
 from cerebro.worker.preprocessing.metadata import Metadata
@@ -57,6 +58,9 @@ def preprocess_partition(
         shard_counts.update(
             manifest.rows_in - earlier_rows, manifest.rows_failed - earlier_failures, final=True
         )
+        shards = sorted(shard_counts.shards, key=lambda shard: shard.index)
+        observed = merge_all(shard.statistics for shard in shards if shard.statistics)
+        write_statistics(job.output_folder / STATISTICS_FILE, merge_all([metadata.statistics(), observed]))
         if manifest != _existing(job):
             write_manifest(job.output_folder, manifest)
         return manifest

@@ -4,6 +4,7 @@
         shard-00000-1f2e3d4c.arrow   rows of a shard; the random part keeps attempts apart
         shard-00000.json             its manifest, written later: the shard is complete
         plan.json                    row ranges of the shards, for a resumed attempt
+        statistics.json              statistics of the partition's columns and rows
         partition.json               written last: the partition is complete
 
 ETL tasks create manifests (`etl_worker`, `ShardWriter`); loaders read them. Each file appears atomically, so every
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cerebro.data.fields import Layout
 from cerebro.data.files.durable import Written
+from cerebro.data.statistics.data import DataStatistics
 from cerebro.data.trees import RowId
 from cerebro.errors import DataError
 
@@ -59,6 +61,7 @@ class ShardManifest:
         file: name of the Arrow file in the partition's folder.
         failed: rows of the range that are not in the file.
         layout: layout of its rows; `None` without rows.
+        statistics: statistics of its rows; `None` if the writer collected none.
     """
 
     index: int
@@ -70,6 +73,7 @@ class ShardManifest:
     failed: tuple[FailedRow, ...]
     written: Written
     layout: Layout | None
+    statistics: DataStatistics | None = None
 
     def __post_init__(self) -> None:
         if self.rows_in != self.rows_out + len(self.failed):
@@ -87,9 +91,11 @@ class ShardManifest:
         """Return a JSON object."""
         return {
             "schema_version": SCHEMA_VERSION,
-            **asdict(self),
+            **asdict(replace(self, statistics=None)),
             "rows_in": self.rows_in,
             "layout": None if self.layout is None else self.layout.to_json(),
+            # As one text, because indented JSON of many numbers is slow to write.
+            "statistics": None if self.statistics is None else self.statistics.to_json(),
         }
 
     @classmethod
@@ -105,6 +111,7 @@ class ShardManifest:
             failed=tuple(FailedRow(**row) for row in value["failed"]),
             written=Written(**value["written"]),
             layout=None if value["layout"] is None else Layout.from_json(value["layout"]),
+            statistics=DataStatistics.from_json(value["statistics"]) if value.get("statistics") else None,
         )
 
 

@@ -30,6 +30,7 @@ _TRIES = (0.1, 0.4, 0.0)
 """Seconds to wait after each attempt to read a partition before it counts as not there."""
 
 PARTITION_FILE = "partition.json"
+STATISTICS_FILE = "statistics.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from cerebro.data.fields import OFFSET, Field, Layout
 from cerebro.data.files.durable import DurableFile
 from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest, write_shard_manifest
+from cerebro.data.statistics.data import ShardObserver
 from cerebro.data.trees import Array, RowId, first_leaf, flatten, flatten_batch
 from cerebro.ragged_rows import Ragged
 
@@ -70,10 +71,21 @@ class ShardWriter:
 
     Pass each row of the range once, to `add` or `fail`, then call `close`. As a context manager, it removes a shard
     that was not closed.
+
+    Args:
+        observer: collects statistics of the rows for the manifest. Default: none.
     """
 
     def __init__(
-        self, folder: Path, index: int, *, start: int, stop: int, source: Source, id_type: pa.DataType
+        self,
+        folder: Path,
+        index: int,
+        *,
+        start: int,
+        stop: int,
+        source: Source,
+        id_type: pa.DataType,
+        observer: ShardObserver | None = None,
     ) -> None:
         self._folder = folder
         self._index = index
@@ -83,6 +95,7 @@ class ShardWriter:
         self._id_type = id_type
         self._name = f"shard-{index:05d}-{uuid.uuid4().hex[:8]}.arrow"
         self._file = DurableFile(folder / self._name)
+        self._observer = observer
         self._rows: _Rows | None = None
         self._failed: list[FailedRow] = []
 
@@ -97,7 +110,7 @@ class ShardWriter:
         if leaves is None:
             row = flatten(row_id, input_tree, output_tree)
             if self._rows is None:
-                self._rows = _Rows(Layout.of(row), self._stop - self._start, self._file, self._id_type)
+                self._rows = self._begin(Layout.of(row))
             self._rows.layout.check(row)
             leaves = [row.values[field.name] for field in self._rows.layout.fields]
         assert self._rows is not None
@@ -112,9 +125,12 @@ class ShardWriter:
         """
         leaves, row = flatten_batch(ids, input_tree, output_tree)
         if self._rows is None:
-            self._rows = _Rows(Layout.of(row), self._stop - self._start, self._file, self._id_type)
+            self._rows = self._begin(Layout.of(row))
         self._rows.layout.check(row)
         self._rows.extend(ids, [leaves[field.name] for field in self._rows.layout.fields])
+
+    def _begin(self, layout: Layout) -> _Rows:
+        return _Rows(layout, self._stop - self._start, self._file, self._id_type, self._observer)
 
     def fail(self, row: FailedRow) -> None:
         """Record a failed row of the range."""
@@ -142,6 +158,7 @@ class ShardWriter:
             failed=tuple(self._failed),
             written=self._file.commit(sync_rename=False),  # the manifest's commit syncs both renames
             layout=None if self._rows is None else self._rows.layout,
+            statistics=self._observer.result() if self._observer else None,
         )
         write_shard_manifest(self._folder, shard)
         return shard
@@ -163,8 +180,16 @@ class _Rows:
     The rows alone determine the batches, not the number of rows per call.
     """
 
-    def __init__(self, layout: Layout, num_rows: int, file: DurableFile, id_type: pa.DataType) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        num_rows: int,
+        file: DurableFile,
+        id_type: pa.DataType,
+        observer: ShardObserver | None,
+    ) -> None:
         self.layout = layout
+        self._observer = observer
         self.num_rows = 0
         self._schema = schema_of(layout, id_type)
         self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), self._schema)
@@ -245,6 +270,10 @@ class _Rows:
         count = len(self._ids)
         if count == 0:
             return
+        if self._observer is not None:
+            observed: dict[int, Any] = {position: column[:count] for position, column in self._fixed}
+            observed |= {position: column.batch(count) for position, column in self._ragged}
+            self._observer.observe(self.layout, [observed[at] for at in range(len(observed))])
         arrays = {position: _tensors(column[:count]) for position, column in self._fixed}
         arrays |= {position: column.take(count) for position, column in self._ragged}
         columns = [pa.array(self._ids, type=self._id_type), *(arrays[at] for at in range(len(arrays)))]
@@ -278,6 +307,10 @@ class _RaggedColumn:
         """Append the entries of rows, starting with row `at` of the batch."""
         self._offsets[at + 1 : at + 1 + len(rows)] = rows.offsets[1:] + self._count
         self._add(rows.values)
+
+    def batch(self, rows: int) -> tuple[NDArray[np.int64], Array]:
+        """Return the offsets of `rows` rows, and their entries."""
+        return self._offsets[: rows + 1], self._entries[: self._count]
 
     def take(self, rows: int) -> pa.Array:
         """Return the column of `rows` rows over this memory, and clear it for the next rows."""

@@ -87,6 +87,10 @@ class Volumes:
         """Report of a partition's rows that preprocessing skipped; absent if it skipped no rows."""
         return self.shared / failed_rows_file(dataset, split, partition)
 
+    def statistics(self, dataset: str, split: str, partition: int) -> Path:
+        """Statistics of a partition's columns and rows; absent for partitions made by earlier versions."""
+        return self.shared / statistics_file(dataset, split, partition)
+
     def downloads(self, dataset: str, split: str) -> Path:
         """Objects fetched from a remote store while a split is preprocessed."""
         return self.shards / "downloads" / dataset / split
@@ -167,6 +171,11 @@ def metadata_file(dataset: str, split: str, partition: int) -> str:
 def failed_rows_file(dataset: str, split: str, partition: int) -> str:
     """Path of `Volumes.failed_rows` on the shared volume."""
     return f"datasets/{dataset}/failed/{split}-{partition:04d}.json"
+
+
+def statistics_file(dataset: str, split: str, partition: int) -> str:
+    """Path of `Volumes.statistics` on the shared volume."""
+    return f"datasets/{dataset}/statistics/{split}-{partition:04d}.json"
 
 
 def per_row_file(*, experiment: str, run: str, model: str, partition: int, attempt: int) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from cerebro.data.files.durable import checksum
+from cerebro.data.statistics.data import MAX_COLUMNS, DataStatistics
+from cerebro.data.statistics.observation import observe_metadata
 from cerebro.data.tables.whole_tables import is_text
 from cerebro.errors import LocatorError, MetadataError
 from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
@@ -79,6 +81,14 @@ class Metadata:
         first, *next_batches = self._parts(start, stop)
         joined = pa.concat_batches([first, *next_batches]) if next_batches else first
         return joined if kept is None else joined.take(pa.array(kept, pa.int64()))
+
+    def statistics(self) -> DataStatistics:
+        """Return the statistics of the columns, except the id."""
+        names = [name for name in self.columns if name != "id"]
+        return DataStatistics(
+            columns=tuple(observe_metadata(self._batches, name) for name in names[:MAX_COLUMNS]),
+            omitted=max(0, len(names) - MAX_COLUMNS),
+        )
 
     def _parts(self, start: int, stop: int) -> list[pa.RecordBatch]:
         """Return the rows as non-empty slices of the file's batches."""

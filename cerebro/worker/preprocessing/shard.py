@@ -24,6 +24,7 @@ from cerebro.contract.texts import cleaned
 from cerebro.data.manifests import FailedRow, ShardManifest, Source
 from cerebro.data.objects import ObjectStore, open_store
 from cerebro.data.shards import ShardWriter
+from cerebro.data.statistics.data import ShardObserver
 from cerebro.data.trees import RowId
 from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
 from cerebro.runtime.tracebacks import line_of, text_of
@@ -81,6 +82,7 @@ class Preprocessor:
             stop=part.stop,
             source=self.source,
             id_type=self.metadata.id_type,
+            observer=ShardObserver(self.metadata.num_rows),
         )
         with ShardObjects(self.store, rows, columns, self.scratch, self.downloads) as objects, writer:
             calls = self._batches(part, objects) if is_by_batches else self._rows(rows, objects)

@@ -1,0 +1,1 @@
+"""Comparison of the splits and partitions of a data set, from the statistics that workers write."""

@@ -1,0 +1,246 @@
+"""Summary and warnings of a data set from the statistics of its partitions. Pure.
+
+MOP assumes that partitions are random parts of a split. A warning says where they differ more than chance explains, at
+a family-wise error of `LEVEL` for all columns and splits (Holm), and by at least `MIN_EFFECT`, because with many rows
+every tiny difference is significant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cerebro.data.statistics.columns import ColumnStatistics, merge_texts
+from cerebro.data.statistics.data import DataStatistics, merge_all
+from cerebro.data.statistics.histogram import Histogram
+from cerebro.figures.data.duplicates import Duplicates, duplicates
+from cerebro.figures.data.homogeneity import Difference, compare_partitions
+from cerebro.figures.data.summary import Bin, Column, DataSummary, DataWarning, SplitColumn
+from cerebro.figures.ranking.statistics import holm
+
+LEVEL = 0.01
+MIN_EFFECT = 0.1
+"""Smallest effect (Cohen's w) that is worth a warning."""
+MIN_REPEATED = 0.01
+"""Smallest share of repeated rows inside a split that is worth a warning."""
+MAX_BARS = 12
+"""Maximum number of bins that are shown and compared."""
+_CERTAIN = 5.0
+"""Missing values to expect in a split before none at all are remarkable: by chance in 1 of 150 splits."""
+_MAX_FREQUENT = 20
+
+Splits = Mapping[str, Sequence[DataStatistics]]
+_Key = tuple[str, str]
+
+
+def summarize(splits: Splits, incomplete: int = 0) -> DataSummary:
+    """Return the summary of a data set.
+
+    Args:
+        splits: split -> statistics of its partitions.
+        incomplete: number of partitions without statistics.
+    """
+    merged = {split: merge_all(parts) for split, parts in splits.items() if parts}
+    keys = list(dict.fromkeys((c.source, c.name) for whole in merged.values() for c in whole.columns))
+    found = {split: _by_key(whole) for split, whole in merged.items()}
+    parts = {split: [_by_key(part) for part in splits[split]] for split in merged}
+    columns: list[Column] = []
+    differences: list[tuple[Column, str, Difference]] = []
+    warnings: list[DataWarning] = []
+    for key in keys:
+        wholes = {split: columns_of[key] for split, columns_of in found.items() if key in columns_of}
+        bins = _Bins(list(wholes.values()))
+        of_splits = []
+        for split, whole in wholes.items():
+            counts = [bins.counts(part[key]) if key in part else [0] * len(bins.labels) for part in parts[split]]
+            of_splits.append(_split_column(split, whole, bins, counts))
+            difference = compare_partitions(counts) if len(bins.labels) > 1 else None
+            if difference is not None:
+                differences.append((bins.column, split, difference))
+        columns.append(bins.column.model_copy(update={"splits": tuple(of_splits)}))
+        warnings += _missing_warnings(bins.column, wholes) + _constant_warnings(bins.column, wholes)
+    warnings = [
+        *_duplicate_warnings(duplicates({split: whole.hashes for split, whole in merged.items()})),
+        *_partition_warnings(differences),
+        *warnings,
+    ]
+    return DataSummary(
+        columns=tuple(columns),
+        warnings=tuple(warnings),
+        incomplete=incomplete,
+        omitted=max((whole.omitted for whole in merged.values()), default=0),
+    )
+
+
+class _Bins:
+    """The common bins of a column over all splits."""
+
+    def __init__(self, wholes: Sequence[ColumnStatistics]) -> None:
+        whole = ColumnStatistics.merge(wholes)
+        self.column = Column(
+            name=whole.name, source=whole.source, kind=whole.kind, type=whole.type, shape=whole.shape
+        )
+        self._histogram = whole.histogram.coarser(MAX_BARS) if whole.kind != "text" else Histogram()
+        texts = merge_texts([each.texts for each in wholes]) or {}
+        frequent = sorted(texts, key=lambda text: (-texts[text], text))
+        self._texts = tuple(frequent[: MAX_BARS - 1] if len(frequent) > MAX_BARS else frequent)
+        self.labels = self._texts + (("other",) if len(frequent) > MAX_BARS else ())
+        if whole.kind != "text":
+            self.labels = tuple(_bin_label(edge, self._histogram) for edge in self._histogram.edges)
+
+    def counts(self, column: ColumnStatistics) -> list[int]:
+        """Return the values of each bin."""
+        if column.kind != self.column.kind or not self.labels:
+            return [0] * len(self.labels)
+        if column.kind != "text":
+            return column.histogram.counts_in(self._histogram)
+        texts = column.texts or {}
+        counts = [texts.get(text, 0) for text in self._texts]
+        return counts if len(counts) == len(self.labels) else [*counts, sum(texts.values()) - sum(counts)]
+
+
+def _split_column(
+    split: str, whole: ColumnStatistics, bins: _Bins, counts: Sequence[Sequence[int]]
+) -> SplitColumn:
+    sums = [sum(each) for each in zip(*counts, strict=True)]
+    has_numbers = whole.kind not in ("text", "other") and whole.counted > 0
+    return SplitColumn(
+        split=split,
+        rows=whole.rows,
+        missing=whole.missing,
+        infinite=whole.infinite,
+        low=whole.low,
+        high=whole.high,
+        mean=whole.mean if has_numbers else None,
+        deviation=whole.deviation if has_numbers else None,
+        distinct=whole.distinct if whole.counted else None,
+        frequent=_frequent(whole),
+        bins=tuple(
+            Bin(label=label, share=share) for label, share in zip(bins.labels, _shares(sums), strict=True)
+        ),
+        partitions=tuple(tuple(_shares(each)) for each in counts),
+    )
+
+
+def _frequent(whole: ColumnStatistics) -> tuple[Bin, ...]:
+    if whole.kind == "text":
+        values = [(text, count) for text, count in (whole.texts or {}).items()]
+    elif whole.histogram.is_exact:
+        histogram = whole.histogram
+        values = [(_number(edge), count) for edge, count in zip(histogram.edges, histogram.counts, strict=True)]
+    else:
+        return ()
+    values.sort(key=lambda value: -value[1])
+    total = sum(count for _, count in values)
+    return tuple(Bin(label=label, share=count / total) for label, count in values[:_MAX_FREQUENT])
+
+
+def _partition_warnings(differences: Sequence[tuple[Column, str, Difference]]) -> list[DataWarning]:
+    if not differences:
+        return []
+    rejected = holm(np.array([each.p_value for _, _, each in differences]), LEVEL)
+    chosen = [
+        each for each, is_rejected in zip(differences, rejected, strict=True)
+        if is_rejected and each[2].effect >= MIN_EFFECT
+    ]  # fmt: skip
+    chosen.sort(key=lambda each: -each[2].effect)
+    return [
+        DataWarning(
+            kind="partitions",
+            column=column.name,
+            text=(
+                f"the partitions of {split} differ in {_named(column)} more than chance explains "
+                f"(effect {difference.effect:.2g}). Models see them one after another: check the row ids, which "
+                "decide the partition, and rows that failed"
+            ),
+        )
+        for column, split, difference in chosen
+    ]
+
+
+def _duplicate_warnings(found: Sequence[Duplicates]) -> list[DataWarning]:
+    warnings = []
+    for each in sorted(found, key=lambda one: one.split == one.other):
+        if "predict" in (each.split, each.other):
+            continue
+        about = "about " if each.is_estimate else ""
+        rows = f"{about}{each.rows:,} {'row' if each.rows == 1 else 'rows'} of {each.split} ({each.share:.2%})"
+        verb = "has" if each.rows == 1 else "have"
+        if each.split != each.other:
+            text = f"{rows} {verb} the input of a row of {each.other}. Remove them, or scores are too good"
+        elif each.share >= MIN_REPEATED:
+            text = f"{rows} {verb} the input of an earlier row. Remove them if they are copies"
+        else:
+            continue
+        warnings.append(DataWarning(kind="duplicates", text=text))
+    return warnings
+
+
+def _missing_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
+    lacking = [split for split, whole in wholes.items() if whole.missing]
+    if len(lacking) != 1 or len(wholes) < 2:  # noqa: PLR2004 - one of at least two
+        return []
+    (split,) = lacking
+    missing, rows = wholes[split].missing, wholes[split].rows
+    if max(whole.rows for other, whole in wholes.items() if other != split) * missing / rows < _CERTAIN:
+        return []
+    return [
+        DataWarning(
+            kind="missing",
+            column=column.name,
+            text=(
+                f"only {split} has missing values in {_named(column)} ({missing:,} of {rows:,} rows). Check how the "
+                "splits were made"
+            ),
+        )
+    ]
+
+
+def _constant_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
+    rows, counted = sum(w.rows for w in wholes.values()), sum(w.counted for w in wholes.values())
+    missing = sum(w.missing for w in wholes.values())
+    if rows < 2 or column.kind == "ragged":  # noqa: PLR2004 - one row has one value
+        return []
+    if missing == rows:
+        return [
+            DataWarning(
+                kind="constant", column=column.name, text=f"{_named(column)} has no values. Fill or remove it"
+            )
+        ]
+    if column.kind == "other" or not counted or missing or any(w.infinite for w in wholes.values()):
+        return []
+    if column.kind == "text":
+        texts = merge_texts([w.texts for w in wholes.values()])
+        value = next(iter(texts)) if texts and len(texts) == 1 else None
+    else:
+        low, high = min(w.low or 0.0 for w in wholes.values()), max(w.high or 0.0 for w in wholes.values())
+        value = _number(low) if low == high else None
+    if value is None:
+        return []
+    text = f"{_named(column)} has the value {value!r} in all rows. Remove it if models read it"
+    return [DataWarning(kind="constant", column=column.name, text=text)]
+
+
+def _named(column: Column) -> str:
+    return f"{'column' if column.source == 'metadata' else 'field'} {column.name!r}"
+
+
+def _by_key(part: DataStatistics) -> dict[_Key, ColumnStatistics]:
+    return {(column.source, column.name): column for column in part.columns}
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts)
+    return [count / total if total else 0.0 for count in counts]
+
+
+def _bin_label(edge: float, histogram: Histogram) -> str:
+    if histogram.is_exact:
+        return _number(edge)
+    return f"{_number(edge)} to {_number(edge + math.ldexp(1.0, histogram.exponent))}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

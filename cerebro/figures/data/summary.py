@@ -1,0 +1,96 @@
+"""Summary of a data set: columns per split and partition, duplicates and warnings.
+
+Page, client and command line show it. The models import no NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cerebro.contract.base import Contract
+
+
+class Bin(Contract):
+    """Part of a column's values: its label, and its share of the values of a split or partition."""
+
+    label: str
+    share: float
+
+
+class SplitColumn(Contract):
+    """A column in one split.
+
+    Attributes:
+        missing, infinite: rows with null or NaN, and with an infinite number.
+        low, high, mean, deviation: range, mean and standard deviation of numbers; None without numbers.
+        distinct: number of distinct values; None if they are too many to count.
+        frequent: the most frequent values with their shares; () if they are too many to count.
+        bins: distribution.
+        partitions: for each partition, the share of each bin.
+    """
+
+    split: str
+    rows: int
+    missing: int
+    infinite: int
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    distinct: int | None = None
+    frequent: tuple[Bin, ...] = ()
+    bins: tuple[Bin, ...] = ()
+    partitions: tuple[tuple[float, ...], ...] = ()
+
+
+class Column(Contract):
+    """A column of the metadata or a field of the rows, with its splits.
+
+    Attributes:
+        source: "metadata" or "rows".
+        kind: what a row's value is: a number, a text, the mean of an array, or the length of a ragged array.
+        type: data type in words.
+        shape: shape of arrays; an axis of any length is None.
+    """
+
+    name: str
+    source: str
+    kind: str
+    type: str
+    shape: tuple[int | None, ...] = ()
+    splits: tuple[SplitColumn, ...] = ()
+
+
+class DataWarning(Contract):
+    """A finding that may make a training worse.
+
+    Attributes:
+        column: column, or an empty text for rows.
+        text: what was found and what to do, in two sentences.
+    """
+
+    kind: Literal["partitions", "duplicates", "constant", "missing"]
+    column: str = ""
+    text: str
+
+
+class DataSummary(Contract):
+    """Columns and warnings of a data set.
+
+    Attributes:
+        incomplete: number of partitions without statistics, such as those of an earlier version.
+        omitted: number of columns without statistics.
+    """
+
+    columns: tuple[Column, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
+    incomplete: int = 0
+    omitted: int = 0
+
+    def sentence(self) -> str:
+        """Return one line about the warnings; an empty text without any."""
+        if not self.warnings:
+            return ""
+        more = f" ({len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
+        return f"Data warning{more}: {self.warnings[0].text}"
+
