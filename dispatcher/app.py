@@ -38,6 +38,7 @@ from dispatcher.commands import tags
 from dispatcher.compare import page as compare
 from dispatcher.curves import page as curves
 from dispatcher.data import page as data
+from dispatcher.data.summaries import Summaries
 from dispatcher.documentation import page as documentation
 from dispatcher.experiments import page as experiments
 from dispatcher.experiments.catalogue import Catalogue
@@ -141,6 +142,7 @@ def create_app(
         ),
         logs=LogReader(settings.volumes),
         rankings=Rankings(settings.volumes, is_local=settings.is_local),
+        summaries=Summaries(settings.volumes, monotonic),
         past=LogPages(PastStore(reader)),
         metrics=metrics,
         clock=clock,

@@ -10,6 +10,7 @@ from dispatcher.api.files import Files
 from dispatcher.checkpoints.lost import LostFiles
 from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.snapshot import Cluster
+from dispatcher.data.summaries import Summaries
 from dispatcher.experiments.catalogue import Catalogue
 from dispatcher.logs.log_reader import LogReader
 from dispatcher.metrics import Metrics
@@ -35,6 +36,7 @@ class Services:
     files: Files
     logs: LogReader
     rankings: Rankings
+    summaries: Summaries
     past: LogPages
     """Older parts of event logs."""
     metrics: Metrics

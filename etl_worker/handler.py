@@ -1,8 +1,8 @@
 """The handler of `etl` tasks: turns a task into a job on this worker's folders.
 
 The child's task loop creates `Handler` and calls `handle` with one partition of one split. It reads the partition's
-metadata and writes its shards and, for page and client, the failed rows and statistics as JSON on the shared volume. The
-agent commits the result; before that, the partition does not count.
+metadata and writes its shards. For the page and the client, it writes failed rows and statistics as JSON on the shared
+volume. The agent commits the result; before that, the partition does not count.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ models in `models/registry.py`, the protocol with the store in `session.py`.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -209,9 +210,11 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
             wait_limit_s=wait_limit_s(wait_limit),
         )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
-        from cerebro.client.results import EtlResult
+        from cerebro.client.results import EtlResult, warning_line
 
         assert isinstance(run.plan, EtlPlan)
+        if progress and (line := warning_line(run.plan, self.connection.files)):
+            print(line, file=sys.stderr)
         page = self.connection.page_of(self.name)
         return EtlResult.from_run(self.state().datasets[run.plan.dataset], run, self.connection.files, page)
 

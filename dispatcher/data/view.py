@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.base import Split
-from cerebro.contract.runs import PartitionPlan
+from cerebro.contract.runs import EtlPlan, PartitionPlan
 from cerebro.contract.tasks.failures import Failure
 from cerebro.figures import partition_rows
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
@@ -132,6 +132,26 @@ def data(read_model: ReadModel, *, now: float) -> DataView | None:
         splits=splits,
         workers=tuple(_workers(splits)),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteDataset:
+    """A data set whose partitions are complete since the time `ended`."""
+
+    plan: EtlPlan
+    ended: float
+
+
+def complete_dataset(read_model: ReadModel) -> CompleteDataset | None:
+    """Return the newest data set; `None` if it is incomplete."""
+    dataset = newest_dataset(read_model)
+    run = _etl_run(read_model, dataset) if dataset else None
+    if dataset is None or run is None or run.is_open:
+        return None
+    parts = [(split, part.partition) for split, parts in dataset.plan.splits.items() for part in parts]
+    if any(part not in dataset.rows for part in parts):
+        return None
+    return CompleteDataset(plan=dataset.plan, ended=run.clock.ended)
 
 
 def newest_dataset(read_model: ReadModel) -> Dataset | None:

@@ -11,10 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cerebro.cli.parsing import amount
+from cerebro.contract.runs import EtlPlan
 from cerebro.contract.texts import did_you_mean
 from cerebro.errors import ClusterError
 
@@ -146,6 +148,14 @@ def _down(options: argparse.Namespace) -> int:
     return 0
 
 
+def _data_warning(home: str | None, plan: EtlPlan) -> str:
+    """Return a line about the warnings of a data set; an empty text without any."""
+    from cerebro.client.connection import connect
+    from cerebro.client.results import warning_line
+
+    return warning_line(plan, connect(home=home, start=False).files)
+
+
 def _status(options: argparse.Namespace) -> int:
     from cerebro.cli.administration import cluster_status as cli_status
     from cerebro.cli.experiments.status import print_experiment
@@ -159,7 +169,13 @@ def _status(options: argparse.Namespace) -> int:
             raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
         kvs = cli_status.client(info)
     if options.experiment:
-        print_experiment(kvs, options.experiment, is_json=options.json, top=options.top)
+        print_experiment(
+            kvs,
+            options.experiment,
+            is_json=options.json,
+            top=options.top,
+            data_warning=partial(_data_warning, options.home),
+        )
         return 0
     if options.top:
         raise ClusterError("--top needs an experiment: cerebro status EXPERIMENT --top N")

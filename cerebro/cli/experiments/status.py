@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cerebro.cli.administration.queue import ExperimentLog, experiment_json
 from cerebro.cli.text import duration, table
 from cerebro.contract.events import Event
 from cerebro.contract.rest.api import QueueAnswer
+from cerebro.contract.runs import EtlPlan
 from cerebro.contract.texts import first_line
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.figures.ranking.folds import fold_rows
 from cerebro.figures.ranking.repeats import repeat_rows
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import (
+    Dataset,
     ExperimentState,
     QueuePosition,
     Run,
@@ -125,10 +127,18 @@ def state_lines(
     return lines
 
 
-def print_experiment(kvs: KvsClient, name: str, *, is_json: bool, top: int | None = None) -> None:
+def print_experiment(
+    kvs: KvsClient,
+    name: str,
+    *,
+    is_json: bool,
+    top: int | None = None,
+    data_warning: Callable[[EtlPlan], str] = lambda _: "",
+) -> None:
     """Print one experiment, as lines or as JSON.
 
     Args:
+        data_warning: returns a line about the warnings of a data set. Default: none.
         top: most models of a fit to print, the best first. Default: `TOP`; in JSON all.
 
     Raises:
@@ -143,9 +153,20 @@ def print_experiment(kvs: KvsClient, name: str, *, is_json: bool, top: int | Non
         print(json.dumps(experiment_json(log, queue, pod_problems, time.time(), top=top), indent=2))
     else:
         lines = state_lines(state, pod_problems=pod_problems, queue=queue, meter=meter, top=top or TOP)
-        print(*lines, sep="\n")
+        dataset = complete_dataset(state)
+        warning = data_warning(dataset.plan) if dataset else ""
+        print(*lines, *(["", f"  {warning}"] if warning else []), sep="\n")
     if problem is not None:
         raise problem
+
+
+def complete_dataset(state: ExperimentState) -> Dataset | None:
+    """Return the newest data set if all its partitions are complete."""
+    dataset = next(reversed(state.datasets.values()), None)
+    if dataset is None:
+        return None
+    parts = [(split, part.partition) for split, parts in dataset.plan.splits.items() for part in parts]
+    return dataset if all(part in dataset.rows for part in parts) else None
 
 
 def _run_row(

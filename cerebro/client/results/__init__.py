@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cerebro.client.results.columns import warning_line
     from cerebro.client.results.etl import EtlResult
     from cerebro.client.results.failed_rows import failed_table
     from cerebro.client.results.fit import FitResult
@@ -27,6 +28,7 @@ __all__ = [
     "prediction_table",
     "rows_table",
     "test_table",
+    "warning_line",
 ]
 
 _MODULES = {
@@ -38,6 +40,7 @@ _MODULES = {
     "prediction_table": "tables",
     "rows_table": "tables",
     "test_table": "tables",
+    "warning_line": "columns",
 }
 
 

@@ -1,4 +1,4 @@
-"""`EtlResult`, the result of `Experiment.run_etl`: row counts, failed rows and their figure.
+"""`EtlResult`, the result of `Experiment.run_etl`: row counts, failed rows, columns and warnings.
 
 It holds counts, not data: the partitions stay on the workers' volumes.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cerebro import figures
 from cerebro.client.files import Files
+from cerebro.client.results.columns import columns_table, summary_of
 from cerebro.client.results.failed_rows import failed_table
 from cerebro.client.results.plots import to_plotly
 from cerebro.contract.runs import EtlPlan
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EtlResult:
-    """Row counts of a preprocessed data set.
+    """Row counts, columns and warnings of a preprocessed data set.
 
     Attributes:
         dataset: id of the data set. The same arguments give the same id.
@@ -39,7 +40,7 @@ class EtlResult:
     Example::
 
         etl = experiment.run_etl(MyETLSpec(), max_failed=0.01)
-        print(etl.kept_rows["train"], etl.failed_rows())
+        print(etl.kept_rows["train"], etl.failed_rows(), etl.columns(), etl.warnings())
     """
 
     dataset: str
@@ -81,6 +82,35 @@ class EtlResult:
             number of all failed rows.
         """
         return failed_table(self.plan, self.files)
+
+    def columns(self) -> pd.DataFrame:
+        """Return statistics of the metadata's columns and the prepared fields.
+
+        A row has one value: the mean of an array's elements, or the length of a ragged array. Large partitions are
+        sampled.
+
+        Returns:
+            One row per column and split: column, source ("metadata" or "rows"), kind, type, shape, split, rows, missing,
+            infinite, low, high, mean, deviation (standard), distinct (NaN if there are too many values to count), and
+            frequent, a dict of the most frequent values with their shares. At most 200 columns and 200 fields.
+
+        Raises:
+            DataError: the statistics are damaged.
+            UnauthorizedError, StoreUnavailableError: a remote cluster does not deliver them.
+        """
+        return columns_table(summary_of(self.plan, self.files))
+
+    def warnings(self) -> list[str]:
+        """Return warnings about the data.
+
+        They name rows whose input is in two splits or repeated, columns in which partitions differ more than chance
+        explains, constant columns, and columns with missing values in one split only.
+
+        Raises:
+            DataError: the statistics are damaged.
+            UnauthorizedError, StoreUnavailableError: a remote cluster does not deliver them.
+        """
+        return [warning.text for warning in summary_of(self.plan, self.files).warnings]
 
     def plot_rows(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
         """Plot preprocessed and failed rows of each split.

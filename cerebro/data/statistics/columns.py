@@ -53,7 +53,7 @@ class ColumnStatistics:
     counted: int = 0
     mean: float = 0.0
     deviations: float = 0.0
-    histogram: Histogram = Histogram()
+    histogram: Histogram = field(default_factory=Histogram)
     texts: Mapping[str, int] | None = field(default_factory=dict)
 
     @property

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cerebro.data.files.durable import DurableFile
 from cerebro.data.fields import Layout
+from cerebro.data.files.durable import DurableFile
 from cerebro.data.statistics.columns import ColumnStatistics
 from cerebro.data.statistics.observation import observe_field, observe_ragged, sample_step
 from cerebro.data.statistics.row_hashes import RowHashes, first_level, hashes_of
@@ -37,7 +37,7 @@ class DataStatistics:
 
     columns: tuple[ColumnStatistics, ...] = ()
     omitted: int = 0
-    hashes: RowHashes = RowHashes()
+    hashes: RowHashes = field(default_factory=RowHashes)
 
     def to_json(self) -> str:
         """Return compact JSON text."""
@@ -66,7 +66,9 @@ class DataStatistics:
                 hashes=RowHashes.from_json(value["hashes"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"the statistics of a partition are damaged ({error}): run the ETL again") from error
+            raise DataError(
+                f"the statistics of a partition are damaged ({error}): run the ETL again"
+            ) from error
 
 
 class ShardObserver:
@@ -106,7 +108,9 @@ class ShardObserver:
             [values for _, is_ragged, values in inputs if is_ragged],
             self._level,
         )
-        self._hashes.append(RowHashes.of(hashes, self._level, rows=len(columns[0]) - bool(layout.fields[0].is_ragged)))
+        self._hashes.append(
+            RowHashes.of(hashes, self._level, rows=len(columns[0]) - bool(layout.fields[0].is_ragged))
+        )
 
     def result(self) -> DataStatistics:
         """Return the statistics of all batches."""

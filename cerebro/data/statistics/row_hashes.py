@@ -141,7 +141,8 @@ def _narrow_hashes(columns: Sequence[npt.NDArray[np.uint8]], width: int, level: 
     if level:
         kept = np.flatnonzero(upper < np.uint64(1 << (_BITS - level)))
         block, upper = block[kept], upper[kept]
-    return upper | (_row_digests([block], padded) & ~_UPPER)
+    hashes: Hashes = upper | (_row_digests([block], padded) & ~_UPPER)
+    return hashes
 
 
 def _row_digests(columns: Sequence[npt.NDArray[np.uint8]], width: int) -> Hashes:
@@ -151,7 +152,7 @@ def _row_digests(columns: Sequence[npt.NDArray[np.uint8]], width: int) -> Hashes
 
 def _digests(content: Array, ends: Sequence[int]) -> Hashes:
     """Return the digests of consecutive pieces of an array's bytes."""
-    view = memoryview(content.reshape(-1).view(np.uint8))
+    view = content.reshape(-1).view(np.uint8).data
     digests = [xxhash.xxh3_64_intdigest(view[begin:end]) for begin, end in itertools.pairwise(ends)]
     return np.array(digests, np.uint64)
 

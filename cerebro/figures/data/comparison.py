@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cerebro.data.fields import shape_text
 from cerebro.data.statistics.columns import ColumnStatistics, merge_texts
 from cerebro.data.statistics.data import DataStatistics, merge_all
 from cerebro.data.statistics.histogram import Histogram
@@ -54,7 +55,9 @@ def summarize(splits: Splits, incomplete: int = 0) -> DataSummary:
         bins = _Bins(list(wholes.values()))
         of_splits = []
         for split, whole in wholes.items():
-            counts = [bins.counts(part[key]) if key in part else [0] * len(bins.labels) for part in parts[split]]
+            counts = [
+                bins.counts(part[key]) if key in part else [0] * len(bins.labels) for part in parts[split]
+            ]
             of_splits.append(_split_column(split, whole, bins, counts))
             difference = compare_partitions(counts) if len(bins.labels) > 1 else None
             if difference is not None:
@@ -80,7 +83,11 @@ class _Bins:
     def __init__(self, wholes: Sequence[ColumnStatistics]) -> None:
         whole = ColumnStatistics.merge(wholes)
         self.column = Column(
-            name=whole.name, source=whole.source, kind=whole.kind, type=whole.type, shape=whole.shape
+            name=whole.name,
+            source=whole.source,
+            kind=whole.kind,
+            type=whole.type,
+            shape=shape_text(whole.shape) if whole.shape else "",
         )
         self._histogram = whole.histogram.coarser(MAX_BARS) if whole.kind != "text" else Histogram()
         texts = merge_texts([each.texts for each in wholes]) or {}
@@ -129,7 +136,9 @@ def _frequent(whole: ColumnStatistics) -> tuple[Bin, ...]:
         values = [(text, count) for text, count in (whole.texts or {}).items()]
     elif whole.histogram.is_exact:
         histogram = whole.histogram
-        values = [(_number(edge), count) for edge, count in zip(histogram.edges, histogram.counts, strict=True)]
+        values = [
+            (_number(edge), count) for edge, count in zip(histogram.edges, histogram.counts, strict=True)
+        ]
     else:
         return ()
     values.sort(key=lambda value: -value[1])
@@ -166,7 +175,9 @@ def _duplicate_warnings(found: Sequence[Duplicates]) -> list[DataWarning]:
         if "predict" in (each.split, each.other):
             continue
         about = "about " if each.is_estimate else ""
-        rows = f"{about}{each.rows:,} {'row' if each.rows == 1 else 'rows'} of {each.split} ({each.share:.2%})"
+        rows = (
+            f"{about}{each.rows:,} {'row' if each.rows == 1 else 'rows'} of {each.split} ({each.share:.2%})"
+        )
         verb = "has" if each.rows == 1 else "have"
         if each.split != each.other:
             text = f"{rows} {verb} the input of a row of {each.other}. Remove them, or scores are too good"
@@ -180,7 +191,7 @@ def _duplicate_warnings(found: Sequence[Duplicates]) -> list[DataWarning]:
 
 def _missing_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
     lacking = [split for split, whole in wholes.items() if whole.missing]
-    if len(lacking) != 1 or len(wholes) < 2:  # noqa: PLR2004 - one of at least two
+    if len(lacking) != 1 or len(wholes) < 2:
         return []
     (split,) = lacking
     missing, rows = wholes[split].missing, wholes[split].rows
@@ -201,7 +212,7 @@ def _missing_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) ->
 def _constant_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
     rows, counted = sum(w.rows for w in wholes.values()), sum(w.counted for w in wholes.values())
     missing = sum(w.missing for w in wholes.values())
-    if rows < 2 or column.kind == "ragged":  # noqa: PLR2004 - one row has one value
+    if rows < 2 or column.kind == "ragged":
         return []
     if missing == rows:
         return [
@@ -215,8 +226,8 @@ def _constant_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -
         texts = merge_texts([w.texts for w in wholes.values()])
         value = next(iter(texts)) if texts and len(texts) == 1 else None
     else:
-        low, high = min(w.low or 0.0 for w in wholes.values()), max(w.high or 0.0 for w in wholes.values())
-        value = _number(low) if low == high else None
+        bounds = {bound for w in wholes.values() for bound in (w.low, w.high) if bound is not None}
+        value = _number(bounds.pop()) if len(bounds) == 1 else None
     if value is None:
         return []
     text = f"{_named(column)} has the value {value!r} in all rows. Remove it if models read it"

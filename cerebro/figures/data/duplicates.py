@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from collections.abc import Mapping
+from itertools import combinations
 
 import numpy as np
 
@@ -38,23 +38,22 @@ def duplicates(splits: Mapping[str, RowHashes]) -> tuple[Duplicates, ...]:
 
 def _inside(split: str, hashes: RowHashes) -> Duplicates:
     _, counts = hashes.at_level(hashes.level)
-    repeated = int(counts.sum(dtype=np.int64)) - len(counts)
-    return _scaled(split, split, repeated, int(counts.sum(dtype=np.int64)), hashes)
+    compared = int(counts.sum(dtype=np.int64))
+    share = (compared - len(counts)) / compared if compared else 0.0
+    return _scaled(split, split, share, hashes, hashes.level)
 
 
 def _across(split: str, other: str, splits: Mapping[str, RowHashes]) -> Duplicates:
     level = max(splits[split].level, splits[other].level)
     own, counts = splits[split].at_level(level)
     others, _ = splits[other].at_level(level)
-    is_common = np.isin(own, others, assume_unique=True)
-    rows = int(counts[is_common].sum(dtype=np.int64))
-    return _scaled(split, other, rows, int(counts.sum(dtype=np.int64)), splits[split], level=level)
+    common = counts[np.isin(own, others, assume_unique=True)]
+    compared = int(counts.sum(dtype=np.int64))
+    share = int(common.sum(dtype=np.int64)) / compared if compared else 0.0
+    return _scaled(split, other, share, splits[split], level)
 
 
-def _scaled(
-    split: str, other: str, repeated: int, compared: int, hashes: RowHashes, level: int | None = None
-) -> Duplicates:
-    share = repeated / compared if compared else 0.0
-    is_estimate = bool(hashes.level if level is None else level)
-    rows = round(share * hashes.rows) if is_estimate else repeated
-    return Duplicates(split=split, other=other, rows=rows, share=share, is_estimate=is_estimate)
+def _scaled(split: str, other: str, share: float, hashes: RowHashes, level: int) -> Duplicates:
+    return Duplicates(
+        split=split, other=other, rows=round(share * hashes.rows), share=share, is_estimate=level > 0
+    )

@@ -50,14 +50,14 @@ class Column(Contract):
         source: "metadata" or "rows".
         kind: what a row's value is: a number, a text, the mean of an array, or the length of a ragged array.
         type: data type in words.
-        shape: shape of arrays; an axis of any length is None.
+        shape: shape of arrays in words, such as ``(any, 300)``; an empty text for single values.
     """
 
     name: str
     source: str
     kind: str
     type: str
-    shape: tuple[int | None, ...] = ()
+    shape: str = ""
     splits: tuple[SplitColumn, ...] = ()
 
 
@@ -93,4 +93,3 @@ class DataSummary(Contract):
             return ""
         more = f" ({len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
         return f"Data warning{more}: {self.warnings[0].text}"
-
