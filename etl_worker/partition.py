@@ -58,10 +58,13 @@ def preprocess_partition(
         shard_counts.update(
             manifest.rows_in - earlier_rows, manifest.rows_failed - earlier_failures, final=True
         )
-        shards = sorted(shard_counts.shards, key=lambda shard: shard.index)
-        observed = merge_all(shard.statistics for shard in shards if shard.statistics)
-        write_statistics(job.output_folder / STATISTICS_FILE, merge_all([metadata.statistics(), observed]))
-        if manifest != _existing(job):
+        path = job.output_folder / STATISTICS_FILE
+        is_new = manifest != _existing(job)
+        if is_new or not path.exists():
+            shards = sorted(shard_counts.shards, key=lambda shard: shard.index)
+            observed = merge_all(shard.statistics for shard in shards if shard.statistics)
+            write_statistics(path, merge_all([metadata.statistics(), observed]))
+        if is_new:
             write_manifest(job.output_folder, manifest)
         return manifest
     except BaseException as error:

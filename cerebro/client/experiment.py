@@ -214,7 +214,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
 
         assert isinstance(run.plan, EtlPlan)
         if progress and (line := warning_line(run.plan, self.connection.files)):
-            print(line, file=sys.stderr)
+            sys.stderr.write(f"{line}\n")
         page = self.connection.page_of(self.name)
         return EtlResult.from_run(self.state().datasets[run.plan.dataset], run, self.connection.files, page)
 

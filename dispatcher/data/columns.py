@@ -71,7 +71,7 @@ def column_rows(summary: DataSummary, most: int) -> tuple[ColumnRows, ...]:
 def _cells(column: Column, split: SplitColumn) -> SplitCells:
     about = f"{column.name} in {split.split}"
     shares = [each.share for each in split.bins]
-    whole = _bars(about, split.bins, shares, max(shares, default=0.0))
+    distribution = _bars(about, split.bins, shares, max(shares, default=0.0))
     top = max((share for part in split.partitions for share in part), default=0.0)
     partitions = [
         _bars(f"{about}, partition {number}", split.bins, part, top)
@@ -79,7 +79,7 @@ def _cells(column: Column, split: SplitColumn) -> SplitCells:
     ]
     return SplitCells(
         column=split,
-        bars=whole,
+        bars=distribution,
         partitions=tuple(part for part in partitions if part is not None),
         omitted=max(0, len(split.partitions) - MAX_PARTITIONS),
     )

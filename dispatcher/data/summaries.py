@@ -39,12 +39,15 @@ class Summaries:
         return self._version
 
     def find(self, plan: EtlPlan, created: float, *, wait_s: float = 0.0) -> Outcome | None:
-        """Return the summary of a complete data set; `None` while it is being computed.
+        """Return the summary of a complete data set; `None` while it is computed, or if a version before 0.4.0 made it.
 
         Args:
             created: time of the run that completed the data set.
             wait_s: maximum time to wait for the summary.
         """
+        first = next(iter(plan.splits))
+        if not self._volumes.statistics(plan.dataset, first, plan.splits[first][0].partition).exists():
+            return None
         key = f"{plan.dataset} {created}"
         with self._lock:
             if (found := self._find(key)) is not None:

@@ -15,6 +15,7 @@ import pytest
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks.bodies import EtlTask
 from cerebro.contract.tasks.results import TaskResult
+from cerebro.data.statistics.data import DataStatistics
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
@@ -87,3 +88,20 @@ def test_a_task_that_fails_reports_its_failed_rows(
     write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
     assert handle([], 0.0).rows == 1
     assert not volumes.failed_rows("d", "train", 0).exists()
+
+
+def test_each_partition_publishes_its_statistics_once(
+    handle: Callable[..., TaskResult], volumes: Volumes
+) -> None:
+    """The metadata's columns and the fields of the rows that did not fail; a second attempt changes nothing."""
+    handle(broken=[1, 2], max_failed=0.5)
+    path = volumes.statistics("d", "train", 0)
+    content = path.read_bytes()
+    found = DataStatistics.from_json(content)
+    columns = {(column.source, column.name): column for column in found.columns}
+    assert columns["metadata", "value"].rows == 40
+    assert (columns["metadata", "value"].low, columns["metadata", "value"].high) == (0.0, 39.0)
+    assert {c.rows for (source, _), c in columns.items() if source == "rows"} == {38}
+    assert found.hashes.rows == 38
+    handle(broken=[1, 2], max_failed=0.5)
+    assert path.read_bytes() == content

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.data.partitions import PARTITION_FILE, complete_shards, read_manifest
+from cerebro.data.partitions import PARTITION_FILE, STATISTICS_FILE, complete_shards, read_manifest
 from cerebro.errors import RowError
 from cerebro.spec import Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
@@ -144,7 +144,7 @@ def test_leftovers_are_cleared(tmp_path: Path) -> None:
     (job.cache_folder / "left").touch()
     preprocess(job, Double, nothing)
     manifest = read_manifest(job.output_folder)
-    expected = {"plan.json", PARTITION_FILE}
+    expected = {"plan.json", PARTITION_FILE, STATISTICS_FILE}
     for shard in manifest.shards:
         expected |= {shard.file, f"shard-{shard.index:05d}.json"}
     assert {path.name for path in job.output_folder.iterdir()} == expected

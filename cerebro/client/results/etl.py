@@ -90,9 +90,10 @@ class EtlResult:
         sampled.
 
         Returns:
-            One row per column and split: column, source ("metadata" or "rows"), kind, type, shape, split, rows, missing,
-            infinite, low, high, mean, deviation (standard), distinct (NaN if there are too many values to count), and
-            frequent, a dict of the most frequent values with their shares. At most 200 columns and 200 fields.
+            One row per column and split: column, source ("metadata" or "rows"), kind, type, shape, split, rows,
+            missing, infinite, low, high, mean, deviation (standard), distinct (NaN if there are too many values to
+            count), and frequent, a dict of the most frequent values with their shares. At most 200 metadata columns and
+            200 fields.
 
         Raises:
             DataError: the statistics are damaged.

@@ -103,6 +103,8 @@ class ShardObserver:
             for item, values in zip(layout.fields, columns, strict=True)
             if item.name == "input" or item.name.startswith("input.")
         )
+        if not inputs:
+            return
         hashes = hashes_of(
             [values for _, is_ragged, values in inputs if not is_ragged],
             [values for _, is_ragged, values in inputs if is_ragged],

@@ -19,7 +19,9 @@ MAX_BINS = 128
 """Maximum number of bins."""
 _MANTISSA_BITS = 51
 """The largest number divided by the width has at most so many bits, so that edges are exact."""
-_MIN_EXPONENT, _MAX_EXPONENT = -1074, 1023
+_MIN_EXPONENT, _MAX_EXPONENT = -1074, 1000
+_LARGEST = 1e300
+"""So that edges cannot overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,12 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Floats) -> Histogram:
-        """Count finite numbers."""
+        """Count finite numbers; beyond `_LARGEST` they count as it."""
         if not len(values):
             return cls()
+        values = np.clip(values, -_LARGEST, _LARGEST)
         largest = float(np.abs(values).max())
-        exponent = int(np.frexp(largest)[1]) - _MANTISSA_BITS if largest else 0
+        exponent = int(np.frexp(largest)[1]) - _MANTISSA_BITS if largest else _MIN_EXPONENT
         return _counted(np.sort(values), None, max(_MIN_EXPONENT, exponent), is_exact=True, most=MAX_BINS)
 
     @classmethod
@@ -96,9 +99,16 @@ def _counted(
 
 
 def _num_bins(values: Floats, exponent: int) -> int:
-    return 1 + int(np.count_nonzero(np.diff(np.floor(np.ldexp(values, -exponent)))))
+    return 1 + int(np.count_nonzero(np.diff(_multiples(values, exponent))))
 
 
 def _floor(values: Floats, exponent: int) -> Floats:
-    floored: Floats = np.ldexp(np.floor(np.ldexp(values, -exponent)), exponent) + 0.0  # no negative zero
+    floored: Floats = np.ldexp(_multiples(values, exponent), exponent) + 0.0  # no negative zero
     return floored
+
+
+def _multiples(values: Floats, exponent: int) -> Floats:
+    """Return the edges of the numbers' bins as multiples of the width."""
+    multiples: Floats = np.floor(np.ldexp(values, -exponent))
+    multiples[(multiples == 0) & (values < 0)] = -1.0  # the quotient of a tiny negative number is zero
+    return multiples

@@ -190,8 +190,8 @@ def _shortened(text: str) -> str:
 
 def _of_values(values: npt.NDArray[np.float64]) -> dict[str, Any]:
     finite = values[np.isfinite(values)]
-    mean = float(finite.mean()) if len(finite) else 0.0
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(finite.mean()) if len(finite) else 0.0
         deviations = float(np.square(finite - mean).sum())
     return {
         "counted": len(finite),

@@ -72,8 +72,8 @@ class RowHashes:
     def at_level(self, level: int) -> tuple[Hashes, npt.NDArray[np.uint32]]:
         """Return the hashes and counts of a level that is not below the own one."""
         hashes = np.frombuffer(self.hashes, "<u8")
-        kept = _num_below(hashes, level)
-        return hashes[:kept], np.frombuffer(self.counts, "<u4")[:kept]
+        num_kept = _num_below(hashes, level)
+        return hashes[:num_kept], np.frombuffer(self.counts, "<u4")[:num_kept]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -139,8 +139,8 @@ def _narrow_hashes(columns: Sequence[npt.NDArray[np.uint8]], width: int, level: 
     upper = np.bitwise_xor.reduce(block.view(np.uint64), axis=1) * _MIX
     upper = ((upper ^ (upper >> np.uint64(32))) * _MIX) & _UPPER
     if level:
-        kept = np.flatnonzero(upper < np.uint64(1 << (_BITS - level)))
-        block, upper = block[kept], upper[kept]
+        num_kept = np.flatnonzero(upper < np.uint64(1 << (_BITS - level)))
+        block, upper = block[num_kept], upper[num_kept]
     hashes: Hashes = upper | (_row_digests([block], padded) & ~_UPPER)
     return hashes
 
@@ -160,12 +160,12 @@ def _digests(content: Array, ends: Sequence[int]) -> Hashes:
 def _limited(rows: int, level: int, hashes: Hashes, counts: npt.NDArray[np.uint32]) -> RowHashes:
     while _num_below(hashes, level) > MAX_HASHES:
         level += 1
-    kept = _num_below(hashes, level)
+    num_kept = _num_below(hashes, level)
     return RowHashes(
         rows=rows,
         level=level,
-        hashes=hashes[:kept].astype("<u8").tobytes(),
-        counts=counts[:kept].astype("<u4").tobytes(),
+        hashes=hashes[:num_kept].astype("<u8").tobytes(),
+        counts=counts[:num_kept].astype("<u4").tobytes(),
     )
 
 

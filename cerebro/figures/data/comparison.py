@@ -44,28 +44,28 @@ def summarize(splits: Splits, incomplete: int = 0) -> DataSummary:
         incomplete: number of partitions without statistics.
     """
     merged = {split: merge_all(parts) for split, parts in splits.items() if parts}
-    keys = list(dict.fromkeys((c.source, c.name) for whole in merged.values() for c in whole.columns))
-    found = {split: _by_key(whole) for split, whole in merged.items()}
+    keys = list(dict.fromkeys((c.source, c.name) for total in merged.values() for c in total.columns))
+    found = {split: _by_key(total) for split, total in merged.items()}
     parts = {split: [_by_key(part) for part in splits[split]] for split in merged}
     columns: list[Column] = []
     differences: list[tuple[Column, str, Difference]] = []
     warnings: list[DataWarning] = []
     for key in keys:
-        wholes = {split: columns_of[key] for split, columns_of in found.items() if key in columns_of}
-        bins = _Bins(list(wholes.values()))
+        by_split = {split: columns_of[key] for split, columns_of in found.items() if key in columns_of}
+        bins = _Bins(list(by_split.values()))
         of_splits = []
-        for split, whole in wholes.items():
+        for split, merged_column in by_split.items():
             counts = [
                 bins.counts(part[key]) if key in part else [0] * len(bins.labels) for part in parts[split]
             ]
-            of_splits.append(_split_column(split, whole, bins, counts))
+            of_splits.append(_split_column(split, merged_column, bins, counts))
             difference = compare_partitions(counts) if len(bins.labels) > 1 else None
             if difference is not None:
                 differences.append((bins.column, split, difference))
         columns.append(bins.column.model_copy(update={"splits": tuple(of_splits)}))
-        warnings += _missing_warnings(bins.column, wholes) + _constant_warnings(bins.column, wholes)
+        warnings += _missing_warnings(bins.column, by_split) + _constant_warnings(bins.column, by_split)
     warnings = [
-        *_duplicate_warnings(duplicates({split: whole.hashes for split, whole in merged.items()})),
+        *_duplicate_warnings(duplicates({split: total.hashes for split, total in merged.items()})),
         *_partition_warnings(differences),
         *warnings,
     ]
@@ -73,28 +73,30 @@ def summarize(splits: Splits, incomplete: int = 0) -> DataSummary:
         columns=tuple(columns),
         warnings=tuple(warnings),
         incomplete=incomplete,
-        omitted=max((whole.omitted for whole in merged.values()), default=0),
+        omitted=max((total.omitted for total in merged.values()), default=0),
     )
 
 
 class _Bins:
     """The common bins of a column over all splits."""
 
-    def __init__(self, wholes: Sequence[ColumnStatistics]) -> None:
-        whole = ColumnStatistics.merge(wholes)
+    def __init__(self, by_split: Sequence[ColumnStatistics]) -> None:
+        merged_column = ColumnStatistics.merge(by_split)
         self.column = Column(
-            name=whole.name,
-            source=whole.source,
-            kind=whole.kind,
-            type=whole.type,
-            shape=shape_text(whole.shape) if whole.shape else "",
+            name=merged_column.name,
+            source=merged_column.source,
+            kind=merged_column.kind,
+            type=merged_column.type,
+            shape=shape_text(merged_column.shape) if merged_column.shape else "",
         )
-        self._histogram = whole.histogram.coarser(MAX_BARS) if whole.kind != "text" else Histogram()
-        texts = merge_texts([each.texts for each in wholes]) or {}
+        self._histogram = (
+            merged_column.histogram.coarser(MAX_BARS) if merged_column.kind != "text" else Histogram()
+        )
+        texts = merge_texts([each.texts for each in by_split]) or {}
         frequent = sorted(texts, key=lambda text: (-texts[text], text))
         self._texts = tuple(frequent[: MAX_BARS - 1] if len(frequent) > MAX_BARS else frequent)
         self.labels = self._texts + (("other",) if len(frequent) > MAX_BARS else ())
-        if whole.kind != "text":
+        if merged_column.kind != "text":
             self.labels = tuple(_bin_label(edge, self._histogram) for edge in self._histogram.edges)
 
     def counts(self, column: ColumnStatistics) -> list[int]:
@@ -109,21 +111,21 @@ class _Bins:
 
 
 def _split_column(
-    split: str, whole: ColumnStatistics, bins: _Bins, counts: Sequence[Sequence[int]]
+    split: str, merged_column: ColumnStatistics, bins: _Bins, counts: Sequence[Sequence[int]]
 ) -> SplitColumn:
     sums = [sum(each) for each in zip(*counts, strict=True)]
-    has_numbers = whole.kind not in ("text", "other") and whole.counted > 0
+    has_numbers = merged_column.kind not in ("text", "other") and merged_column.counted > 0
     return SplitColumn(
         split=split,
-        rows=whole.rows,
-        missing=whole.missing,
-        infinite=whole.infinite,
-        low=whole.low,
-        high=whole.high,
-        mean=whole.mean if has_numbers else None,
-        deviation=whole.deviation if has_numbers else None,
-        distinct=whole.distinct if whole.counted else None,
-        frequent=_frequent(whole),
+        rows=merged_column.rows,
+        missing=merged_column.missing,
+        infinite=merged_column.infinite,
+        low=merged_column.low,
+        high=merged_column.high,
+        mean=merged_column.mean if has_numbers else None,
+        deviation=merged_column.deviation if has_numbers else None,
+        distinct=merged_column.distinct if merged_column.counted else None,
+        frequent=_frequent(merged_column),
         bins=tuple(
             Bin(label=label, share=share) for label, share in zip(bins.labels, _shares(sums), strict=True)
         ),
@@ -131,11 +133,11 @@ def _split_column(
     )
 
 
-def _frequent(whole: ColumnStatistics) -> tuple[Bin, ...]:
-    if whole.kind == "text":
-        values = [(text, count) for text, count in (whole.texts or {}).items()]
-    elif whole.histogram.is_exact:
-        histogram = whole.histogram
+def _frequent(merged_column: ColumnStatistics) -> tuple[Bin, ...]:
+    if merged_column.kind == "text":
+        values = [(text, count) for text, count in (merged_column.texts or {}).items()]
+    elif merged_column.histogram.is_exact:
+        histogram = merged_column.histogram
         values = [
             (_number(edge), count) for edge, count in zip(histogram.edges, histogram.counts, strict=True)
         ]
@@ -189,13 +191,14 @@ def _duplicate_warnings(found: Sequence[Duplicates]) -> list[DataWarning]:
     return warnings
 
 
-def _missing_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
-    lacking = [split for split, whole in wholes.items() if whole.missing]
-    if len(lacking) != 1 or len(wholes) < 2:
+def _missing_warnings(column: Column, by_split: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
+    lacking = [split for split, merged_column in by_split.items() if merged_column.missing]
+    if len(lacking) != 1 or len(by_split) < 2:
         return []
     (split,) = lacking
-    missing, rows = wholes[split].missing, wholes[split].rows
-    if max(whole.rows for other, whole in wholes.items() if other != split) * missing / rows < _CERTAIN:
+    missing, rows = by_split[split].missing, by_split[split].rows
+    other_rows = max(each.rows for other, each in by_split.items() if other != split)
+    if other_rows * missing / rows < _CERTAIN:
         return []
     return [
         DataWarning(
@@ -209,9 +212,9 @@ def _missing_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) ->
     ]
 
 
-def _constant_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
-    rows, counted = sum(w.rows for w in wholes.values()), sum(w.counted for w in wholes.values())
-    missing = sum(w.missing for w in wholes.values())
+def _constant_warnings(column: Column, by_split: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
+    rows, counted = sum(w.rows for w in by_split.values()), sum(w.counted for w in by_split.values())
+    missing = sum(w.missing for w in by_split.values())
     if rows < 2 or column.kind == "ragged":
         return []
     if missing == rows:
@@ -220,13 +223,13 @@ def _constant_warnings(column: Column, wholes: Mapping[str, ColumnStatistics]) -
                 kind="constant", column=column.name, text=f"{_named(column)} has no values. Fill or remove it"
             )
         ]
-    if column.kind == "other" or not counted or missing or any(w.infinite for w in wholes.values()):
+    if column.kind == "other" or not counted or missing or any(w.infinite for w in by_split.values()):
         return []
     if column.kind == "text":
-        texts = merge_texts([w.texts for w in wholes.values()])
+        texts = merge_texts([w.texts for w in by_split.values()])
         value = next(iter(texts)) if texts and len(texts) == 1 else None
     else:
-        bounds = {bound for w in wholes.values() for bound in (w.low, w.high) if bound is not None}
+        bounds = {bound for w in by_split.values() for bound in (w.low, w.high) if bound is not None}
         value = _number(bounds.pop()) if len(bounds) == 1 else None
     if value is None:
         return []

@@ -45,9 +45,9 @@ def _inside(split: str, hashes: RowHashes) -> Duplicates:
 
 def _across(split: str, other: str, splits: Mapping[str, RowHashes]) -> Duplicates:
     level = max(splits[split].level, splits[other].level)
-    own, counts = splits[split].at_level(level)
-    others, _ = splits[other].at_level(level)
-    common = counts[np.isin(own, others, assume_unique=True)]
+    hashes, counts = splits[split].at_level(level)
+    other_hashes, _ = splits[other].at_level(level)
+    common = counts[np.isin(hashes, other_hashes, assume_unique=True)]
     compared = int(counts.sum(dtype=np.int64))
     share = int(common.sum(dtype=np.int64)) / compared if compared else 0.0
     return _scaled(split, other, share, splits[split], level)
