@@ -9,8 +9,8 @@ from cerebro.figures.data.summary import Bin, Column, DataSummary, SplitColumn
 
 MAX_PARTITIONS = 16
 """Maximum number of partitions with bars."""
-BAR_PX, HEIGHT_PX = 8, 24
-"""Width of a bar with its gap, and height of the tallest one."""
+BAR_UNITS, HEIGHT_PX = 8, 24
+"""Width of a bar with its gap, and height of the tallest one, in units of the drawing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Bars:
     @property
     def width(self) -> int:
         """Width of the drawing."""
-        return BAR_PX * len(self.heights)
+        return BAR_UNITS * len(self.heights)
 
 
 @dataclass(frozen=True, kw_only=True)
