@@ -36,7 +36,7 @@ class SplitCells:
     """Cells of a column in one split.
 
     Attributes:
-        bars: distribution; None if there is none.
+        bars: distribution; None without counted values.
         partitions: distributions of the first partitions.
         omitted: number of partitions without bars.
     """

@@ -24,7 +24,7 @@ from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
 _WAIT_S = 0.5
-"""Maximum wait for a new summary; the page polls for one that takes longer."""
+"""Maximum wait for a new summary. After it, the page polls."""
 
 
 class DataQuery(Contract):

@@ -29,7 +29,7 @@ class Job(Contract):
 
 
 class Outcome(Contract):
-    """Output of the process: a summary, or the reason why there is none."""
+    """Output of the process: a summary, or the reason why it failed."""
 
     summary: DataSummary | None = None
     reason: str = ""

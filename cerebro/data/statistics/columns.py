@@ -18,7 +18,7 @@ MAX_VALUES = 128
 """Maximum number of distinct texts. Columns with more have no counts."""
 
 ColumnKind: TypeAlias = Literal["number", "text", "array", "ragged", "other"]
-"""What a row's value is; columns of kind "other", such as lists, only count missing values."""
+"""Kind of a row's value. Columns of kind "other", such as lists, only count missing values."""
 ColumnSource: TypeAlias = Literal["metadata", "rows"]
 
 
@@ -37,7 +37,7 @@ class ColumnStatistics:
         mean: mean of the values.
         deviations: sum of the squared deviations from the mean.
         histogram: counts of numbers.
-        texts: counts of texts; None if there are more than `MAX_VALUES`.
+        texts: counts of texts; None for more than `MAX_VALUES` distinct ones.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ColumnStatistics:
 
     @property
     def distinct(self) -> int | None:
-        """Number of distinct values that were counted; None if there are too many."""
+        """Number of distinct counted values; None for too many."""
         if self.kind == "text":
             return None if self.texts is None else len(self.texts)
         return len(self.histogram.edges) if self.histogram.is_exact else None
@@ -116,12 +116,12 @@ class ColumnStatistics:
 
 
 def bounded(texts: Mapping[str, int]) -> Mapping[str, int] | None:
-    """Return counts of texts in order, or None if there are too many."""
+    """Return counts of texts in order; None for more than `MAX_VALUES`."""
     return dict(sorted(texts.items())) if len(texts) <= MAX_VALUES else None
 
 
 def merge_texts(parts: Sequence[Mapping[str, int] | None]) -> Mapping[str, int] | None:
-    """Return the sums of counts of texts, or None if there are too many."""
+    """Return the sums of counts of texts; None for more than `MAX_VALUES`."""
     sums: Counter[str] = Counter()
     for part in parts:
         if part is None:

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 MAX_BINS = 128
 """Maximum number of bins."""
 _MANTISSA_BITS = 51
-"""The largest number divided by the width has at most so many bits, so that edges are exact."""
+"""Maximum number of bits of the largest number divided by the width, so that edges are exact."""
 _MIN_EXPONENT, _MAX_EXPONENT = -1074, 1000
 _LARGEST = 1e300
 """So that edges cannot overflow."""

@@ -164,7 +164,7 @@ def _texts(column: ColumnStatistics, parts: Sequence[pa.Array], step: int) -> Co
 
 
 def _counts(sample: pa.Array) -> Mapping[str, int] | None:
-    """Return the counts of texts; None if they are too many or too long."""
+    """Return the counts of texts; None for too many or too long ones."""
     if sample.nbytes > _MAX_TEXT_BYTES:
         return None
     found = pc.value_counts(sample)

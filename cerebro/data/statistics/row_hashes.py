@@ -96,7 +96,7 @@ class RowHashes:
 
 
 def first_level(rows: int) -> int:
-    """Return the level at which a partition of distinct rows keeps at most `MAX_HASHES`."""
+    """Return the first level of a partition: distinct rows then have about `MAX_HASHES`."""
     return max(0, (rows - 1) // MAX_HASHES).bit_length()
 
 

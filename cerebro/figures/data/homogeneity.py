@@ -40,7 +40,7 @@ def compare_partitions(counts: Sequence[Sequence[int]]) -> Difference | None:
         counts: for each partition, its values in each bin.
 
     Returns:
-        None if there are fewer than two partitions with values, or too few values.
+        None for fewer than two partitions with values, or too few values.
     """
     table = np.array(counts, np.float64)
     if table.ndim != 2:

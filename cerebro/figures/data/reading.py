@@ -34,7 +34,7 @@ def read_summary(request: SummaryRequest, open_file: Callable[[str], BinaryIO | 
     """Read and compare the statistics of a data set.
 
     Args:
-        open_file: opens a file of the request; None if it does not exist.
+        open_file: opens a file of the request; returns None for a missing file.
 
     Raises:
         DataError: a file is damaged.

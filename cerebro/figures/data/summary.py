@@ -23,7 +23,7 @@ class SplitColumn(Contract):
     Attributes:
         missing, infinite: rows with null or NaN, and with an infinite number.
         low, high, mean, deviation: range, mean and standard deviation of numbers; None without numbers.
-        distinct: number of distinct values; None if they are too many to count.
+        distinct: number of distinct values; None for too many.
         frequent: the most frequent values with their shares; () if they are too many to count.
         bins: distribution.
         partitions: for each partition, the share of each bin.
@@ -48,7 +48,7 @@ class Column(Contract):
 
     Attributes:
         source: "metadata" or "rows".
-        kind: what a row's value is: a number, a text, the mean of an array, or the length of a ragged array.
+        kind: kind of a row's value: a number, a text, the mean of an array, or the length of a ragged array.
         type: data type in words.
         shape: shape of arrays in words, such as ``(any, 300)``; an empty text for single values.
     """
@@ -66,7 +66,7 @@ class DataWarning(Contract):
 
     Attributes:
         column: column, or an empty text for rows.
-        text: what was found and what to do, in two sentences.
+        text: the finding and the remedy, in two sentences.
     """
 
     kind: Literal["partitions", "duplicates", "constant", "missing"]
@@ -78,7 +78,7 @@ class DataSummary(Contract):
     """Columns and warnings of a data set.
 
     Attributes:
-        incomplete: number of partitions without statistics, such as those of an earlier version.
+        incomplete: number of partitions without statistics, made by an earlier version.
         omitted: number of columns without statistics.
     """
 
