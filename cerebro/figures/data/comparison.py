@@ -1,8 +1,8 @@
 """Summary and warnings of a data set from the statistics of its partitions. Pure.
 
-MOP assumes that partitions are random parts of a split. A warning names each column that differs more than chance explains, at
-a family-wise error of `LEVEL` for all columns and splits (Holm), and by at least `MIN_EFFECT`, because with many rows
-every tiny difference is significant.
+MOP assumes that partitions are random parts of a split. A warning names each column that differs more than chance
+explains, at a family-wise error of `LEVEL` for all columns and splits (Holm). The effect must reach `MIN_EFFECT`,
+because with many rows every tiny difference is significant.
 """
 
 from __future__ import annotations
