@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.cli.__main__ import main
+from cerebro.cli.program import main
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL
 
@@ -19,10 +19,10 @@ def test_an_etl_counts_columns_and_warns_of_copied_rows(lab: Lab, capfd: pytest.
     assert leak in etl.warnings()
     assert f"Data warning: {leak}" in capfd.readouterr().err
     table = etl.columns().set_index(["source", "column", "split"])
-    label = table.loc["metadata", "label", "train"]
+    label = table.xs(("metadata", "label", "train"))
     assert (label["rows"], label["missing"], label["distinct"]) == (40, 0, 3)
     assert label["frequent"] == {"0": 0.35, "1": 0.325, "2": 0.325}
-    fields = table.loc["rows"]
+    fields = table.xs("rows", level="source")
     assert set(fields.xs("train", level="split")["rows"]) == {40}
     assert set(fields.xs("valid", level="split")["rows"]) == {12}
     assert main(["status", experiment.name, "--home", str(lab.home.path)]) == 0

@@ -23,6 +23,7 @@ MAX_COLUMNS = 200
 MAX_BYTES = 8 << 20
 """Maximum size of a file of statistics."""
 _VERSION = 1
+_SHARD_STEP, _MIN_STEP = 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +77,14 @@ class ShardObserver:
 
     Args:
         rows: rows of the whole partition, which determine the sample.
+        index: number of the shard. In large partitions, every `_SHARD_STEP`-th shard is sampled, because a sample has a
+            fixed cost for each field.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, index: int = 0) -> None:
         self._step = sample_step(rows)
+        if self._step >= _MIN_STEP:
+            self._step = 0 if index % _SHARD_STEP else self._step // _SHARD_STEP
         self._level = first_level(rows)
         self._columns: dict[str, list[ColumnStatistics]] = {}
         self._omitted = 0

@@ -82,7 +82,7 @@ def _counted(
     if not len(values):
         return Histogram()
     low, high = exponent, _MAX_EXPONENT
-    if _num_bins(values, low) > most:
+    if len(values) > most and _num_bins(values, low) > most:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if _num_bins(values, middle) > most else (low, middle)

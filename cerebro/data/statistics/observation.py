@@ -40,7 +40,7 @@ def observe_field(field: Field, values: npt.NDArray[Any], step: int) -> ColumnSt
 
     Args:
         values: rows on the first axis.
-        step: distance of the sampled rows.
+        step: distance of the sampled rows; 0 for no sample.
     """
     rows, elements = len(values), math.prod(values.shape[1:])
     kind: ColumnKind = "array" if values.ndim > 1 else "number"
@@ -54,7 +54,7 @@ def observe_field(field: Field, values: npt.NDArray[Any], step: int) -> ColumnSt
         missing, infinite = int(has_nan.sum()), int((np.isinf(flat).any(axis=1) & ~has_nan).sum())
         finite = flat[np.isfinite(flat)]
         low, high = (finite.min(), finite.max()) if finite.size else (None, None)
-    sample = flat[::step]
+    sample = flat[::step] if step else flat[:0]
     if elements > 1:
         with np.errstate(invalid="ignore", over="ignore"):
             means = sample[:, :: -(-elements // _MAX_ELEMENTS)].mean(axis=1, dtype=np.float64)
@@ -87,7 +87,7 @@ def observe_ragged(field: Field, offsets: npt.NDArray[np.int64], step: int) -> C
         rows=len(lengths),
         low=float(lengths.min()) if len(lengths) else None,
         high=float(lengths.max()) if len(lengths) else None,
-        **_of_values(lengths[::step].astype(np.float64)),
+        **_of_values((lengths[::step] if step else lengths[:0]).astype(np.float64)),
     )
 
 
@@ -189,6 +189,8 @@ def _shortened(text: str) -> str:
 
 
 def _of_values(values: npt.NDArray[np.float64]) -> dict[str, Any]:
+    if not len(values):
+        return {}
     finite = values[np.isfinite(values)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(finite.mean()) if len(finite) else 0.0

@@ -82,7 +82,7 @@ class Preprocessor:
             stop=part.stop,
             source=self.source,
             id_type=self.metadata.id_type,
-            observer=ShardObserver(self.metadata.num_rows),
+            observer=ShardObserver(self.metadata.num_rows, part.index),
         )
         with ShardObjects(self.store, rows, columns, self.scratch, self.downloads) as objects, writer:
             calls = self._batches(part, objects) if is_by_batches else self._rows(rows, objects)

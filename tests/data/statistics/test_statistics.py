@@ -132,6 +132,22 @@ def test_equal_rows_have_equal_hashes_and_others_do_not(width: int) -> None:
     assert (hashes_of([rows, rows[:, :1].copy()], [], 2) == hashes[hashes < np.uint64(1 << 62)]).all()
 
 
+def test_large_partitions_sample_rows_of_some_shards() -> None:
+    """The number of sampled rows stays the same; ranges and missing values are of all rows."""
+    fields = (Field(name="input", dtype="float64", shape=()),)
+    layout = Layout(fields=fields, structure={}, first_id=0)
+    parts = []
+    for index in range(64):
+        observer = ShardObserver(64 * 4096, index)
+        values = np.arange(4096.0) + index
+        values[7] = np.nan
+        observer.observe(layout, [values])
+        parts.append(observer.result())
+    (column,) = merge_all(parts).columns
+    assert 8000 < column.counted <= 16_384
+    assert (column.rows, column.missing, column.low, column.high) == (64 * 4096, 64, 0.0, 4158.0)
+
+
 def test_damaged_statistics_are_refused() -> None:
     """The error says what to do."""
     with pytest.raises(DataError, match="run the ETL again"):
