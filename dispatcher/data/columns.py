@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from cerebro.figures.data.summary import Bin, Column, DataSummary, SplitColumn
 
-MAX_PARTITIONS = 16
-"""Maximum number of partitions with bars."""
 BAR_UNITS, HEIGHT_PX = 8, 24
 """Width of a bar with its gap, and height of the tallest one, in units of the drawing."""
 
@@ -38,13 +36,11 @@ class SplitCells:
     Attributes:
         bars: distribution; None without counted values.
         partitions: distributions of the first partitions.
-        omitted: number of partitions without bars.
     """
 
     column: SplitColumn
     bars: Bars | None
     partitions: tuple[Bars, ...]
-    omitted: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +71,12 @@ def _cells(column: Column, split: SplitColumn) -> SplitCells:
     top = max((share for part in split.partitions for share in part), default=0.0)
     partitions = [
         _bars(f"{about}, partition {number}", split.bins, part, top)
-        for number, part in enumerate(split.partitions[:MAX_PARTITIONS])
+        for number, part in enumerate(split.partitions)
     ]
     return SplitCells(
         column=split,
         bars=distribution,
         partitions=tuple(part for part in partitions if part is not None),
-        omitted=max(0, len(split.partitions) - MAX_PARTITIONS),
     )
 
 

@@ -153,3 +153,10 @@ def test_a_summary_has_the_distribution_of_each_split_and_partition() -> None:
     assert [each.share for each in second.bins] == [0.0, 0.0, 1.0]
     assert first.frequent[0].label == "1"
     assert DataSummary.model_validate_json(summary.model_dump_json()) == summary
+
+
+def test_a_summary_of_many_partitions_is_bounded() -> None:
+    """All partitions are compared; the first ones have distributions."""
+    train = [partition({"output": np.array([0, 1] * 20)}) for _ in range(40)]
+    (split,) = summarize({"train": train}).columns[0].splits
+    assert (len(split.partitions), split.omitted, split.rows) == (16, 24, 1600)

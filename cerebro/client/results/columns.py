@@ -63,6 +63,6 @@ def _row(column: Column, split: SplitColumn) -> dict[str, object]:
     return {
         "column": column.name,
         **column.model_dump(exclude={"name", "splits"}),
-        **split.model_dump(exclude={"bins", "partitions", "frequent"}),
+        **split.model_dump(exclude={"bins", "partitions", "omitted", "frequent"}),
         "frequent": {value.label: value.share for value in split.frequent},
     }

@@ -20,7 +20,7 @@ from cerebro.errors import DataError
 
 MAX_COLUMNS = 200
 """Maximum number of fields, and of metadata columns, with statistics."""
-MAX_BYTES = 8 << 20
+MAX_BYTES = 16 << 20
 """Maximum size of a file of statistics."""
 _VERSION = 1
 _SHARD_STEP, _MIN_STEP = 4, 8

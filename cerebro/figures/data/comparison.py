@@ -28,6 +28,8 @@ MIN_REPEATED = 0.01
 """Smallest share of repeated rows inside a split that is worth a warning."""
 MAX_BARS = 12
 """Maximum number of bins that are shown and compared."""
+MAX_PARTITIONS = 16
+"""Maximum number of partitions whose distributions are shown. All are compared."""
 _CERTAIN = 5.0
 """Missing values to expect in a split before none at all are remarkable: by chance in 1 of 150 splits."""
 _MAX_FREQUENT = 20
@@ -129,7 +131,10 @@ def _split_column(
         bins=tuple(
             Bin(label=label, share=share) for label, share in zip(bins.labels, _shares(sums), strict=True)
         ),
-        partitions=tuple(tuple(_shares(each)) for each in counts),
+        partitions=tuple(
+            tuple(round(share, 4) for share in _shares(each)) for each in counts[:MAX_PARTITIONS]
+        ),
+        omitted=max(0, len(counts) - MAX_PARTITIONS),
     )
 
 

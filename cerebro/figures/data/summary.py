@@ -26,7 +26,8 @@ class SplitColumn(Contract):
         distinct: number of distinct values; None for too many.
         frequent: the most frequent values with their shares; () if they are too many to count.
         bins: distribution.
-        partitions: for each partition, the share of each bin.
+        partitions: for each of the first partitions, the share of each bin.
+        omitted: number of further partitions.
     """
 
     split: str
@@ -41,6 +42,7 @@ class SplitColumn(Contract):
     frequent: tuple[Bin, ...] = ()
     bins: tuple[Bin, ...] = ()
     partitions: tuple[tuple[float, ...], ...] = ()
+    omitted: int = 0
 
 
 class Column(Contract):
