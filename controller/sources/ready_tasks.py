@@ -21,9 +21,10 @@ def ready(run: Run) -> Iterator[TaskKey]:
         model = run.models[name]
         for epoch in run.counts.unvalidated[name]:
             if epoch not in model.validation.unreadable and epoch not in model.validation.skipped:
-                yield from (
-                    task.key for task in run.validations(model, epoch) if task.state is TaskState.PENDING
-                )
+                for key in run.validation_keys(model, epoch):
+                    task = run.tasks.by_key.get(str(key))
+                    if task is None or task.state is TaskState.PENDING:
+                        yield key
 
 
 def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:

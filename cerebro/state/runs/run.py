@@ -248,13 +248,13 @@ class Run:
             return Task(key=key)
         return Task(key=key, state=TaskState.COMMITTED, attempts=[sub_epoch.as_attempt()])
 
-    def validations(self, model: Model, epoch: int) -> list[Task]:
-        """Return the validation tasks of a model's epoch: one, or one for each partition of its fold."""
+    def validation_keys(self, model: Model, epoch: int) -> tuple[TaskKey, ...]:
+        """Return the keys of a model's validation of an epoch: one, or one for each partition of its fold."""
         fold = model.lineage.fold
         key = TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch)
         if fold is None:
-            return [self.task(key)]
-        return [self.task(key._replace(partition=partition)) for partition in fold.partitions]
+            return (key,)
+        return tuple(key._replace(partition=partition) for partition in fold.partitions)
 
     def progress(self) -> tuple[int, int]:
         """Return (tasks committed, tasks in all); a sub-epoch on a set of partitions counts once for each.
@@ -384,7 +384,8 @@ class Run:
         missing = [
             e for e in range(1, model.epochs + 1) if self.is_validated and model.validation.may_come(e)
         ]
-        if all(task.state in ENDED for epoch in missing for task in self.validations(model, epoch)):
+        keys = (key for epoch in missing for key in self.validation_keys(model, epoch))
+        if all(self.task(key).state in ENDED for key in keys):
             model.move("LastTaskEnded")
 
     def kept_checkpoints(self, model: Model, *, but: Verification | None = None) -> set[str]:

@@ -99,7 +99,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         return
     # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
     for epoch in model.validation.unreadable:
-        for validation in run.validations(model, epoch):
+        for validation in map(run.task, run.validation_keys(model, epoch)):
             if validation.state is not TaskState.COMMITTED:
                 validation.state = TaskState.FAILED
     model.validation.skip_unreadable()
