@@ -18,6 +18,7 @@ from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
 from cerebro.commands.command import Command
 from cerebro.commands.command_events import event_of_experiment, events_of, outcomes
+from cerebro.commands.earlier_runs import earlier_runs
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.commands.selection import chosen_fit, chosen_run
@@ -223,7 +224,8 @@ class Session:
         run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
         check_free(state, Run(id=run, request=request))
         if isinstance(request, FitRequest):
-            plan_fit(state, request, self.devices())
+            plan = plan_fit(state, request, self.devices())
+            earlier_runs(self._kvs, request, plan.dataset)
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request, has_misc=bool(self.record.locators.misc))
         fields = {"run": run, "request": request, "author": author(), "priority": number, "project": project}

@@ -257,6 +257,32 @@ class EtlPlan(Contract):
     """Digest of the versions of the locators' `misc` files; empty without any, `None` in logs of version 0.3.0."""
 
 
+class EarlierModel(Contract):
+    """A model of an earlier fit.
+
+    Attributes:
+        values: epoch -> metrics and measures that the new fit compares.
+    """
+
+    hyperparams: Hyperparameters
+    values: dict[int, dict[str, float]]
+    is_failed: bool = Field(False, exclude_if=lambda value: not value)
+
+
+class EarlierRun(Contract):
+    """An earlier fit that a search starts from.
+
+    Attributes:
+        run: experiment and run.
+        models: models that the sampler learns from.
+        unused: reason -> number of models that it does not learn from.
+    """
+
+    run: str
+    models: tuple[EarlierModel, ...]
+    unused: dict[str, int] = Field(default_factory=dict, exclude_if=lambda value: not value)
+
+
 class FitPlan(Contract):
     """Models by id, and the rows of each training partition."""
 
@@ -272,6 +298,8 @@ class FitPlan(Contract):
     parallel_plans: tuple[ParallelPlan, ...] = Field((), exclude_if=lambda parallel_plans: not parallel_plans)
     """Parallel plans of sub-epochs, in the order of trial. Without any: one device, as user code is written.
     """
+    earlier: tuple[EarlierRun, ...] = Field((), exclude_if=lambda earlier: not earlier)
+    """Models of earlier fits, for the sampler. Copied, so the search can be repeated after they are deleted."""
 
 
 class EvaluatePlan(Contract):

@@ -7,6 +7,7 @@ Users create most classes directly (`cerebro.ASHA`, `cerebro.TPE`, ...); `cerebr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -18,7 +19,9 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from cerebro.contract.base import Contract, Sha256
 from cerebro.contract.values import require_finite
@@ -413,6 +416,50 @@ class Repeat(_Written):
     seeds: int = Field(default=5, ge=2, le=100)
 
 
+# --- earlier runs --------------------------------------------------------------------------------
+
+
+class Earlier(_Written):
+    """An ended fit whose models a sampler learns from, for ``Search(start_from=...)``.
+
+    Attributes:
+        run: experiment and run, as ``"digits/fit-1"``.
+        any_code: True to accept a fit of another spec.
+        any_data: True to accept a fit on another data set.
+
+    Example:
+        >>> from cerebro import ASHA, TPE, Earlier, Search
+        >>> Search(ASHA(sampler=TPE()), start_from=Earlier("digits/fit-1", any_data=True)).start_from
+        (Earlier(run='digits/fit-1', any_code=False, any_data=True),)
+        >>> Earlier("digits")
+        Traceback (most recent call last):
+            ...
+        cerebro.errors.SearchError: Earlier(run='digits'): expected EXPERIMENT/RUN, such as digits/fit-1
+    """
+
+    run: str
+    any_code: bool = Field(False, exclude_if=lambda value: not value)
+    any_data: bool = Field(False, exclude_if=lambda value: not value)
+
+    def __init__(self, run: str = "", **flags: Any) -> None:
+        super().__init__(run=run, **flags)
+
+    @field_validator("run")
+    @classmethod
+    def _has_two_names(cls, run: str) -> str:
+        if not _RUN_NAME.fullmatch(run):
+            raise PydanticCustomError("run_name", "expected EXPERIMENT/RUN, such as digits/fit-1")
+        return run
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Experiment and run."""
+        experiment, _, run = self.run.partition("/")
+        return experiment, run
+
+
+_RUN_NAME = re.compile(r"[a-z0-9-]{1,50}/[a-z0-9-]{1,50}")
+
 # --- requests ------------------------------------------------------------------------------------
 
 
@@ -425,6 +472,7 @@ class SearchRequest(Contract):
         stop: stop rules; each one applies to every model.
         hours: hours, by the times of events, after which all models stop and the search ends.
         keep: number of best models that keep their checkpoints after training; `None`: all.
+        start_from: earlier fits that the sampler learns from.
     """
 
     procedure: ProcedureChoice
@@ -433,6 +481,7 @@ class SearchRequest(Contract):
     stop: tuple[StopRule, ...] = ()
     hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     keep: int | None = Field(default=None, ge=1, exclude_if=lambda keep: keep is None)
+    start_from: tuple[Earlier, ...] = Field((), exclude_if=lambda earlier: not earlier)
 
     @property
     def sampler(self) -> Sampler:

@@ -81,6 +81,7 @@ class KnownModel(Contract):
     """Epoch -> losses and violations; see `cerebro.search.pareto.Point`."""
     is_failed: bool
     is_running: bool
+    is_earlier: bool = Field(False, exclude_if=lambda value: not value)
 
 
 class SuggestionsRequest(LateContract):

@@ -19,6 +19,7 @@ class Past:
         points: epoch -> all objectives and constraints; empty for one objective without constraints.
         is_failed: True if training failed, for example because the metric became infinite.
         is_running: True if more scores may arrive.
+        is_earlier: True for a model of an earlier fit.
     """
 
     hyperparams: Hyperparameters
@@ -26,6 +27,7 @@ class Past:
     points: Mapping[int, Point] = field(default_factory=dict)
     is_failed: bool = False
     is_running: bool = True
+    is_earlier: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

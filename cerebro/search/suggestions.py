@@ -41,6 +41,7 @@ def suggestions_request(
             points=dict(past.points),
             is_failed=past.is_failed,
             is_running=past.is_running,
+            is_earlier=past.is_earlier,
         )
         for past in history
     )
@@ -69,6 +70,7 @@ def values_for(
             points={epoch: Point(*each) for epoch, each in known.points.items()},
             is_failed=known.is_failed,
             is_running=known.is_running,
+            is_earlier=known.is_earlier,
         )
         for known in request.history
     ]

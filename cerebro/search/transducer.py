@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal
 
+from cerebro.contract.runs import EarlierModel
 from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
@@ -64,6 +65,7 @@ class Search:
         user_procedure: the procedure object for an `OwnProcedure` request. Its invalid actions raise instead of
             being skipped, so its author sees the mistake.
         criteria: objectives and constraints, if any.
+        earlier: models of earlier fits, for the sampler.
 
     Raises:
         SearchError: the request names an unknown procedure or version.
@@ -81,6 +83,7 @@ class Search:
         largest_batch: int | None = None,
         user_procedure: Procedure | None = None,
         criteria: Criteria = NO_CRITERIA,
+        earlier: Iterable[EarlierModel] = (),
     ) -> None:
         self.request = request
         self.facts = Facts(
@@ -94,6 +97,7 @@ class Search:
             criteria=criteria,
         )
         self.models = SearchedModels()
+        self._earlier = tuple(map(self._earlier_past, earlier))
         self.is_finished = False
         """True if the search will only stop models. The run ends when every resource is used up."""
         self._procedure = procedure_of(request.procedure, user_procedure)
@@ -127,9 +131,23 @@ class Search:
         return bool(self.models.num_active or self._adds or self.open_suggestions)
 
     def history(self) -> tuple[Past, ...]:
-        """Return the sampler's input: models with new weights and models requested but not added yet."""
+        """Return the sampler's input: earlier models, models with new weights, and requested models."""
         requested = (Past(hyperparams=add.hyperparams) for add in self._adds if add.parent is None)
-        return (*(self._past(model) for model in self.models if not model.is_apart), *requested)
+        present = (self._past(model) for model in self.models if not model.is_apart)
+        return (*self._earlier, *present, *requested)
+
+    def _earlier_past(self, model: EarlierModel) -> Past:
+        facts = self.facts
+        scores = {e: facts.score(each[facts.metric]) for e, each in model.values.items()}
+        points = {e: facts.criteria.point(each) for e, each in model.values.items()} if facts.criteria else {}
+        return Past(
+            hyperparams=model.hyperparams,
+            scores=scores,
+            points=points,
+            is_failed=model.is_failed,
+            is_running=False,
+            is_earlier=True,
+        )
 
     def _past(self, model: SearchedModel) -> Past:
         return Past(

@@ -118,7 +118,7 @@ class Controller:
         self._scaling = Scaling(
             membership.size, autoscaler, experiments, isolation, reading, self._admission, self._writer
         )
-        self._plans = PlanMaker(settings.volumes)
+        self._plans = PlanMaker(settings.volumes, kvs)
         self._pruned = PrunedFiles(settings.volumes, leadership.is_certain)
         self._decisions = RunDecisions(
             experiments=experiments,

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
+from cerebro.commands.earlier_runs import EarlierStore, earlier_runs
 from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.contract.events import RunFinished, RunPaused, RunStarted
 from cerebro.contract.records import Locators
 from cerebro.contract.rest import api
-from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
-from cerebro.errors import CerebroError, StorageFullError, VolumeError
+from cerebro.contract.runs import EarlierRun, EtlRequest, EvaluateRequest, FitPlan, FitRequest, Plan
+from cerebro.errors import CerebroError, StorageFullError, StoreUnavailableError, VolumeError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Run
 from controller.decisions.core import Core
@@ -29,14 +31,30 @@ _SOONEST_S, _SHARE = 0.02, 0.1
 """First delay before checking for a plan, and its growth with the plan's age."""
 
 
+@dataclass(frozen=True)
+class _EarlierReading:
+    """Reads the earlier fits that a search starts from."""
+
+    store: EarlierStore
+    request: FitRequest
+    dataset: str
+
+    def plan(self) -> tuple[EarlierRun, ...]:
+        return earlier_runs(self.store, self.request, self.dataset)
+
+    def end(self) -> None:
+        """Leave the thread to its end: it only reads."""
+
+
 @dataclass(kw_only=True)
 class _Begun:
-    """A plan in progress, with a waiting thread. Keeps its error."""
+    """A plan, or a part of one, in progress, with a waiting thread. Keeps its error."""
 
-    locators: Locators
-    process: Preparation
+    process: Preparation | _EarlierReading
+    locators: Locators | None = None
+    """Locators of an ETL run."""
     began: float = field(default_factory=time.monotonic)
-    plan: Plan | None = None
+    plan: Any = None
     error: Exception | None = None
     is_done: bool = False
 
@@ -50,7 +68,7 @@ class _Begun:
             self.error = error
         self.is_done = True
 
-    def result(self) -> Plan:
+    def result(self) -> Any:
         if self.plan is None:
             assert self.error is not None
             raise self.error
@@ -62,10 +80,11 @@ class PlanMaker:
 
     Args:
         volumes: volumes for the metadata.
+        store: logs of the earlier fits that searches start from.
     """
 
-    def __init__(self, volumes: Volumes) -> None:
-        self._volumes = volumes
+    def __init__(self, volumes: Volumes, store: EarlierStore | None = None) -> None:
+        self._volumes, self._store = volumes, store
         self._begun: dict[RunRef, _Begun] = {}
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
@@ -85,6 +104,8 @@ class PlanMaker:
         except (StorageFullError, VolumeError) as error:
             volume = error.path or str(self._volumes.shared)
             return [api.Note(event=RunPaused(run=run.id, reason=str(error), volume=volume))]
+        except StoreUnavailableError:
+            return []  # the next round tries again
         except CerebroError as error:
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
         except Exception as error:
@@ -114,7 +135,7 @@ class PlanMaker:
     def _plan(self, core: Core, run: Run, weights: dict[str, float]) -> Plan | None:
         if isinstance(run.request, FitRequest):
             known = {w.name: w.devices for w in core.state.workers.values() if w.trains and not w.is_removed}
-            return plan_fit(core.state, run.request, known)
+            return self._with_earlier(core, run, run.request, plan_fit(core.state, run.request, known))
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request, has_misc=bool(core.record.locators.misc))
         ref = RunRef(core.state.name, run.id)
@@ -129,7 +150,24 @@ class PlanMaker:
         if not preparation.is_done:
             return None
         del self._begun[ref]
-        return preparation.result()
+        plan: Plan = preparation.result()
+        return plan
+
+    def _with_earlier(self, core: Core, run: Run, request: FitRequest, plan: FitPlan) -> FitPlan | None:
+        """Return the plan with the earlier fits of a search; `None` while they are read."""
+        if request.search is None or not request.search.start_from:
+            return plan
+        assert self._store is not None
+        ref = RunRef(core.state.name, run.id)
+        reading = self._begun.get(ref)
+        if reading is None:
+            reading = _Begun(process=_EarlierReading(self._store, request, plan.dataset))
+            self._begun[ref] = reading
+            reading.start()
+        if not reading.is_done:
+            return None
+        del self._begun[ref]
+        return plan.model_copy(update={"earlier": reading.result()})
 
     def _preparation(self, core: Core, request: EtlRequest, weights: dict[str, float]) -> _Begun:
         record, known = core.record, {name: dataset.plan for name, dataset in core.state.datasets.items()}

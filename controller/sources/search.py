@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 
 from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesSuggested
-from cerebro.contract.runs import FitRequest, NewModel, ParentCheckpoint
+from cerebro.contract.runs import FitPlan, FitRequest, NewModel, ParentCheckpoint
 from cerebro.contract.search import SAMPLERS, OwnProcedure
 from cerebro.contract.search_tasks import ActionsRequest, SuggestionsRequest
 from cerebro.errors import CerebroError
@@ -50,6 +50,7 @@ class Searching:
         assert isinstance(request, FitRequest)
         assert request.search is not None
         assert run.search is not None
+        assert isinstance(run.plan, FitPlan)
         self.run = run.id
         self._problem = ""
         self._newest_report = -2
@@ -81,6 +82,7 @@ class Searching:
                 largest_batch=self._largest_batch,
                 user_procedure=self._procedure_answers,
                 criteria=Criteria.of(request),
+                earlier=[model for each in run.plan.earlier for model in each.models],
             )
         except CerebroError as error:
             self._problem = str(error)

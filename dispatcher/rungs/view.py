@@ -86,6 +86,7 @@ class SearchView:
 
     Attributes:
         progress: progress in words.
+        earlier: a line for each earlier fit that the sampler learns from.
         size: maximum number of models per rung.
         may: commands that the user may give to the run.
     """
@@ -93,6 +94,7 @@ class SearchView:
     run: str
     method: str
     progress: str
+    earlier: tuple[str, ...]
     metric: str
     mode: str
     epochs: int
@@ -112,6 +114,7 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = DEFAULT_SIZE) ->
         run=run.id,
         method=rungs.method(run),
         progress=rungs.progress(run, table.trained_epochs()),
+        earlier=tuple(rungs.earlier_lines(run)),
         metric=request.metric,
         mode=request.mode,
         epochs=request.epochs,

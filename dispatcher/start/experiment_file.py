@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest
+from cerebro.contract.search import SearchRequest
 from cerebro.usercode.archive import ArchiveListing
 from dispatcher.sandbox.bounded_processes import BoundedProcesses
 
@@ -107,6 +108,11 @@ def archive_problem(content: FileContent, listing: ArchiveListing | None) -> str
     return ""
 
 
+def _shown_search(search: SearchRequest) -> str:
+    names = ", ".join(each.run for each in search.start_from)
+    return f"a search ({search.procedure.kind}{f', starts from {names}' if names else ''})"
+
+
 def shown_runs(content: FileContent) -> Iterator[ShownRun]:
     """Describe the runs, in their order."""
     classes = {code.sha256: code.class_name for code in content.codes}
@@ -122,7 +128,7 @@ def shown_runs(content: FileContent) -> Iterator[ShownRun]:
                     found = f"{len(fit.models)} model{'' if len(fit.models) == 1 else 's'}"
                     found += f" with {fit.folds} folds" * bool(fit.folds)
                 else:
-                    found = f"a search ({fit.search.procedure.kind})" if fit.search else ""
+                    found = _shown_search(fit.search) if fit.search else ""
                 epochs = f"{fit.epochs} epoch{'' if fit.epochs == 1 else 's'}"
                 best = f"{'highest' if fit.mode == 'max' else 'lowest'} {fit.metric}"
                 yield ShownRun(

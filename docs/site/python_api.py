@@ -27,7 +27,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Search spaces": ("choice", "uniform", "loguniform", "randint"),
     "Searches": (
         *("Search", "ASHA", "Hyperband", "PBT", "Random", "TPE", "GP", "CMA"),
-        *("Above", "Below", "Median", "Plateau", "Repeat"),
+        *("Above", "Below", "Median", "Plateau", "Earlier", "Repeat"),
     ),
     "Options of runs": ("Scheduling", "Parallelism", "Limits", "Budget", "FailureRule"),
     "Registered models": ("load_model",),

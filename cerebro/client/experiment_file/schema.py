@@ -38,6 +38,7 @@ from cerebro.contract.search import (
     SAMPLERS,
     Above,
     Below,
+    Earlier,
     Hyperband,
     Median,
     Plateau,
@@ -64,6 +65,7 @@ _PROCEDURES = _by_name(ASHA, Hyperband, PBT, Random, *SAMPLERS.values())
 _RULES = _by_name(Plateau, Median, Above, Below)
 _BUDGETS = _by_name(Budget)
 _REPEATS = _by_name(Repeat)
+_EARLIER = _by_name(Earlier)
 _FAILURE_RULES = _by_name(FailureRule)
 _TECHNIQUES = {
     name: technique
@@ -115,6 +117,10 @@ def _repeats(value: Any) -> Any:
     return resolve_calls(value, _REPEATS, is_strict=True)
 
 
+def _start_from(value: Any) -> Any:
+    return resolve_calls(value, _EARLIER, is_strict=True)
+
+
 _MOMENT: TypeAdapter[datetime | timedelta] = TypeAdapter(datetime | timedelta)
 
 
@@ -164,6 +170,7 @@ _CONVERTERS: Mapping[str, Any] = {
     "stop": Annotated[Any, BeforeValidator(_stop)],
     "techniques": Annotated[Any, BeforeValidator(_techniques)],
     "repeats": Annotated[Any, BeforeValidator(_repeats)],
+    "start_from": Annotated[Any, BeforeValidator(_start_from)],
     "budget": Annotated[Any, BeforeValidator(_budget)],
     "finish_by": Annotated[Any, BeforeValidator(_finish_by)],
     "wait_limit": Annotated[Any, BeforeValidator(_wait_limit)],

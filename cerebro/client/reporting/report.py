@@ -116,7 +116,9 @@ def report_html(
             models=_models(drawings, varying),
             repeats=_repeats(run),
             folds=_folds(run),
-            search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
+            search=[rungs.method(run), rungs.progress(run), *rungs.earlier_lines(run)]
+            if run.search is not None
+            else [],
             rungs=list(_rungs(run)),
             parallel_plans=_parallel_plans(run),
             common_hyperparams=_words({name: value for name, value in common.items() if name not in varying}),

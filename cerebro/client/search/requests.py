@@ -21,6 +21,7 @@ from cerebro.contract.search import (
     BuiltInSampler,
     ChoiceOf,
     Distribution,
+    Earlier,
     FixedProcedure,
     Hyperband,
     LogUniform,
@@ -60,6 +61,8 @@ class Search:
         stop: rule or rules that stop models early, such as ``Plateau(epochs=3)``, also without a procedure.
         keep: number of best models that keep their checkpoints; `None` keeps all. Default 3. Without a procedure all
             checkpoints are kept.
+        start_from: ended fits that the sampler learns from, such as ``["digits/fit-1"]``. They must have the same
+            metric, code and data; see `Earlier` for other code or data. Needs a sampler, such as ``TPE()``.
 
     Raises:
         SearchError: an argument is invalid.
@@ -78,12 +81,14 @@ class Search:
     _: KW_ONLY
     stop: UserStopRule | Sequence[UserStopRule] = ()
     keep: int | None = 3
+    start_from: str | Earlier | Sequence[str | Earlier] = ()
 
     def __post_init__(self) -> None:
         if self.procedure is not None and not isinstance(self.procedure, BuiltIn):
             check_procedure(self.procedure)
         _check_keep(self.keep)
         object.__setattr__(self, "stop", _rules(self.stop))
+        object.__setattr__(self, "start_from", _earlier(self.start_from))
 
     @classmethod
     def of(cls, search: UserProcedure | Search | None) -> Search:
@@ -118,7 +123,10 @@ def search_request(
     """
     options = Search.of(search)
     wanted, rules = options.procedure, _rules(options.stop)
+    earlier = _earlier(options.start_from)
     if wanted is None:
+        if earlier:
+            raise SearchError(_no_sampler("this fit trains its configurations as listed"))
         if not rules and hours is None:
             return None
         return SearchRequest(procedure=FixedProcedure(), stop=rules, hours=hours)
@@ -136,7 +144,10 @@ def search_request(
         stop=rules,
         hours=hours,
         keep=options.keep,
+        start_from=earlier,
     )
+    if earlier and isinstance(request.sampler, RandomSampler):
+        raise SearchError(_no_sampler(f"{_name(wanted)}() suggests values at random"))
     if isinstance(request.sampler, CMA):
         _check_cma(data)
     for code in codes:
@@ -342,6 +353,26 @@ def _rules(stop: Any) -> tuple[StopRule, ...]:
                 f"stop has {rule!r}, expected cerebro's Plateau(), Median(), Above() or Below(), or a list of them"
             )
     return tuple(rules)
+
+
+def _earlier(start_from: Any) -> tuple[Earlier, ...]:
+    given = [start_from] if isinstance(start_from, str | Earlier) else start_from
+    if not isinstance(given, Sequence) or not all(isinstance(each, str | Earlier) for each in given):
+        raise SearchError(
+            f'start_from is {start_from!r}, expected names of ended fits, such as ["digits/fit-1"], or Earlier()'
+        )
+    found = tuple(each if isinstance(each, Earlier) else Earlier(each) for each in given)
+    names = [each.run for each in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SearchError(f"start_from names {min(twice)} twice: name it once")
+    return found
+
+
+def _no_sampler(reason: str) -> str:
+    return (
+        f"start_from has no effect, because {reason}: set a sampler that learns, as in ASHA(sampler=TPE()), or leave "
+        "start_from out"
+    )
 
 
 def _check_samples(samples: object) -> None:

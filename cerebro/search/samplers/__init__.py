@@ -45,7 +45,10 @@ def suggest(
     Raises:
         SearchError: an own sampler suggested something impossible.
     """
-    rest = [full_configuration(space, f"{seed}/{number}") for number in numbers]
+    num_earlier = sum(past.is_earlier for past in history)
+    # An earlier fit with the same seed has drawn the first random values.
+    start = f"{seed}/after {num_earlier}" if num_earlier else f"{seed}"
+    rest = [full_configuration(space, f"{start}/{number}") for number in numbers]
     values = _suggested(choice, varying(space), history, numbers, seed, own=own)
     return [applicable(space, {**one, **found}) for one, found in zip(rest, values, strict=True)]
 

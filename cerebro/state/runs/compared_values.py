@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cerebro.contract.runs import MEASURES
@@ -12,11 +13,17 @@ if TYPE_CHECKING:
     from cerebro.state.runs.run import Run
 
 
-def compared_values(run: Run, model: Model, epoch: int) -> dict[str, float]:
-    """Return the objectives and the values in constraints of a completed epoch; unknown ones are missing."""
+def compared_values(
+    run: Run, model: Model, epoch: int, names: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return metrics and measures of a completed epoch; unknown ones are missing.
+
+    Args:
+        names: names of the values. Default: the run's objectives and the values in its constraints.
+    """
     metrics = model.metrics(epoch, validated=run.is_validated)
     values = {}
-    for name in run.fit_request.compared_names:
+    for name in run.fit_request.compared_names if names is None else names:
         value = _measure(model, name, epoch) if name in MEASURES else metrics.get(name)
         if value is not None:
             values[name] = value

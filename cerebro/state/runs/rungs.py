@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
-from cerebro.contract.runs import FitRequest
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import OwnProcedure, OwnSampler
 from cerebro.search.procedure import SEARCH, Measured, Reached, Report, Stopped
 from cerebro.state.models.model import Model
@@ -211,13 +211,25 @@ def progress(run: Run, epochs: int | None = None) -> str:
     return f"{suggested}{state_words.trained(run, epochs)}; {end}"
 
 
+def earlier_lines(run: Run) -> list[str]:
+    """Describe how many models of each earlier fit the sampler learns from, and why not from the others."""
+    found = []
+    for each in run.plan.earlier if isinstance(run.plan, FitPlan) else ():
+        used, others = len(each.models), sum(each.unused.values())
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in each.unused.items())
+        unused = f", not from {others:,}: {reasons}" if others else ""
+        found.append(f"learns from {used:,} model{'' if used == 1 else 's'} of {each.run}{unused}")
+    return found
+
+
 def lines(run: Run) -> list[str]:
-    """Return one line on the search and one on its rungs; no lines without a search."""
+    """Return lines on the search, its earlier fits and its rungs; no lines without a search."""
     if run.search is None:
         return []
     rung_lines = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
     return [
         f"search: {method(run)}; {progress(run)}",
+        *(f"search: {line}" for line in earlier_lines(run)),
         *([f"rungs: {'; '.join(rung_lines)}"] if rung_lines else []),
     ]
 
