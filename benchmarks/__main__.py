@@ -81,6 +81,7 @@ NAMES = (
         "search_pages",
         "hermes",
         "good_models",
+        "conditional",
         "objectives",
         "ranking",
         "folds",

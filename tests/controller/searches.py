@@ -9,7 +9,7 @@ from typing import Any
 
 from cerebro.contract.events import ClientEvent, RunStarted
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.runs import Constraint, FitPlan, FitRequest
+from cerebro.contract.runs import Constraint, EarlierModel, EarlierRun, FitPlan, FitRequest
 from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, Repeat, SearchRequest, Space
 from cerebro.contract.tasks.bodies import EtlTask, EvaluateTask, TaskBody, TrainTask
 from cerebro.state import Run
@@ -18,6 +18,16 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
 WORKERS = 3
+
+EARLIER = EarlierRun(
+    run="one/fit-1",
+    models=tuple(
+        EarlierModel(hyperparams={"lr": lr, "batch_size": 1}, values={2: {"loss": abs(lr - 0.01)}})
+        for lr in (0.0002, 0.001, 0.005, 0.01, 0.02, 0.1, 0.5)
+    ),
+    unused={"without a value": 2, "with lr outside the search space": 1},
+)
+"""An earlier fit for `search_of`."""
 
 
 def loss(body: TaskBody) -> Mapping[str, float]:
@@ -46,6 +56,7 @@ def simulation(
     repeats: Repeat | None = None,
     constraints: tuple[Constraint, ...] = (),
     parallel_plans: tuple[ParallelPlan, ...] = (),
+    earlier: tuple[EarlierRun, ...] = (),
     neighbours: Sequence[Neighbour] = (),
     kind: type[Simulation] = Simulation,
     **scenario: Any,
@@ -69,6 +80,7 @@ def simulation(
         partitions=dict.fromkeys(range(WORKERS), 10),
         valid_partitions=(0,) if is_validated else (),
         parallel_plans=parallel_plans,
+        earlier=earlier,
     )
     replicas = {f"worker-{number}": [number] for number in range(WORKERS)}
     world = Scenario(**{"replicas": replicas, "metrics": loss, **scenario})

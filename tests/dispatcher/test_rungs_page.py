@@ -14,7 +14,7 @@ from cerebro.state.runs import rungs
 from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.search_logs import SEARCHES, log_of
+from tests.dispatcher.search_logs import SEARCHES, earlier_log, log_of
 from tests.dispatcher.stories import record
 
 
@@ -50,6 +50,12 @@ def test_the_tab_lists_promoted_and_stopped_models_with_reasons() -> None:
     assert "12 of at most 12 suggested, 12 models" in page
     assert page.index("Rung of 4 epochs") < page.index("Rung of 3 epochs") < page.index("Rung of 1 epoch")
     assert "promoted to epoch 3" in page
+
+
+def test_the_tab_says_how_many_earlier_models_the_sampler_learns_from() -> None:
+    """And why it does not learn from the others."""
+    page = text_of(shown("earlier", list(earlier_log()))[1].get("/experiments/earlier/search").text)
+    assert "Learns from 7 models of one/fit-1, not from 3: 2 without a value; 1 with lr outside" in page
 
 
 def test_an_open_search_shows_no_percentage() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from cerebro import ASHA, PBT, TPE, Parallelism, Search, choice, loguniform, randint
+from cerebro import ASHA, PBT, TPE, Parallelism, Random, Search, choice, loguniform, randint
 from cerebro.contract.events import (
     CheckpointsPruned,
     ModelsAdded,
@@ -17,14 +17,17 @@ from cerebro.contract.events import (
     TaskCommitted,
     ValuesSuggested,
 )
+from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks.bodies import TrainTask
-from cerebro.errors import ConflictError, NotFoundError
+from cerebro.errors import ConflictError, NotFoundError, SearchError
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold
 from controller.decisions.tasks import body
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
+from tests.e2e.test_replay import replay
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -210,3 +213,43 @@ def test_a_warm_clones_first_sub_epoch_reads_its_parents_checkpoint(lab: Lab) ->
     content = lab.volumes.checkpoint(given.name).read_bytes()
     assert given.checksum == f"xxh3_64:{xxhash.xxh3_64_hexdigest(content)}"
     assert run_of(lab, experiment).models[clone].completed_epochs == 3
+
+
+def test_a_search_learns_from_a_fit_of_a_deleted_experiment(own_lab: MakeLab) -> None:
+    """The plan holds the earlier values, so the search survives their deletion and a killed controller.
+
+    A model replays to the bit.
+    """
+    lab = own_lab(workers=2)
+    tables = lab.tables()
+    earlier, experiment = lab.prepared(locators=tables), lab.prepared(locators=tables)
+    earlier.run_fit(TinyTraining(), SPACE, epochs=2, samples=5, search=Random(), **SETTINGS)
+    attached = type(experiment).attach(experiment.name)
+
+    def start_from(name: str) -> Any:
+        search = Search(ASHA(eta=2, sampler=TPE(startup=4)), start_from=[f"{name}/fit-1"])
+        return attached.run_fit(TinyTraining(), SPACE, epochs=4, samples=8, search=search, **SETTINGS)
+
+    with pytest.raises(SearchError, match="there is no experiment 'gone'"):
+        start_from("gone")
+    fit = lab.spawn(lambda: start_from(earlier.name))
+    log = lab.log(experiment)
+    log.until_type("RunStarted", run="fit-1")
+    earlier.delete(confirm=earlier.name)
+    log.until(lambda event: isinstance(event, SearchDecided) and event.number == 3, "decision 3")
+    lab.kill("controller")
+    result = lab.result(fit, experiment)
+    run = run_of(lab, experiment)
+    check_complete(run)
+    assert isinstance(run.plan, FitPlan)
+    (found,) = run.plan.earlier
+    assert [list(each.values) for each in found.models] == [[1, 2]] * 5
+    assert "learns from 5 models of " in attached.status()
+    until(
+        lambda: earlier.name not in {each.experiment.name for each in lab.kvs.experiments()}, "the deletion"
+    )
+    with pytest.raises(SearchError, match="it was deleted, or the name is wrong"):
+        start_from(earlier.name)
+    model = result.best.id
+    status, text = replay(experiment.name, "--model", model)
+    assert (status, "final state equal to the bit" in text) == (0, True), text

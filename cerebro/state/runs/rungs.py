@@ -215,9 +215,9 @@ def earlier_lines(run: Run) -> list[str]:
     """Describe how many models of each earlier fit the sampler learns from, and why not from the others."""
     found = []
     for each in run.plan.earlier if isinstance(run.plan, FitPlan) else ():
-        used, others = len(each.models), sum(each.unused.values())
+        used, num_unused = len(each.models), sum(each.unused.values())
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in each.unused.items())
-        unused = f", not from {others:,}: {reasons}" if others else ""
+        unused = f", not from {num_unused:,}: {reasons}" if num_unused else ""
         found.append(f"learns from {used:,} model{'' if used == 1 else 's'} of {each.run}{unused}")
     return found
 
