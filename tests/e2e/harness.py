@@ -246,7 +246,8 @@ class Lab:
             processes.send(process, signal.SIGCONT)
         self.gate.open()
         if find_running(self.home) is not None:
-            for name in self._opened:
+            known = {each.experiment.name for each in self.kvs.experiments()}
+            for name in (name for name in self._opened if name in known):
                 log = Log(self.kvs, name)
                 log.skip()  # runs of other tests, which may have been stopped
                 active = log.state().active_run()
