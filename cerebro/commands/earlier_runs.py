@@ -104,11 +104,11 @@ def _check(run: Run | None, request: FitRequest, earlier: Earlier, state: Experi
         raise SearchError(
             f"start_from names {earlier.run}, which has not ended: wait for its end, or stop it"
         )
-    before, now = _objectives(run.fit_request), _objectives(request)
-    if before != now:
+    earlier_objectives, objectives = _objectives(run.fit_request), _objectives(request)
+    if earlier_objectives != objectives:
         raise SearchError(
-            f"{earlier.run} compares models by {_text(before)}, and this fit by {_text(now)}: leave it out of "
-            "start_from, or use the same objectives"
+            f"{earlier.run} compares models by {_text(earlier_objectives)}, and this fit by {_text(objectives)}: leave "
+            "it out of start_from, or use the same objectives"
         )
     if not isinstance(run.plan, FitPlan):
         raise SearchError(f"start_from names {earlier.run}, which never started: leave it out of start_from")
@@ -127,11 +127,11 @@ def _digest(dataset: str) -> str:
     return dataset.rpartition("-")[2]
 
 
-def _has_same_code(store: EarlierStore, before: str, now: str) -> bool:
-    if before == now:
+def _has_same_code(store: EarlierStore, earlier_code: str, code: str) -> bool:
+    if earlier_code == code:
         return True
     try:
-        return store.code(before).fingerprint == store.code(now).fingerprint
+        return store.code(earlier_code).fingerprint == store.code(code).fingerprint
     except NotFoundError:
         return False
 

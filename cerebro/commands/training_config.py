@@ -148,9 +148,12 @@ def _problems_of_added(command: Command, run: Run) -> list[Problem]:
         unknown = dict.fromkeys(name for each in command.configurations for name in each if name not in known)
         wrong += [Problem(part=part, name=name, error=_unknown(run.id, known, name)) for name in unknown]
     wrong += _problems_of_epochs(command.epochs) if command.epochs is not None else []
-    return wrong or [
-        problem for new in _added(command, run) for problem in _problems_of_size(part, run, new.hyperparams)
-    ]
+    if wrong:
+        return wrong
+    for new in _added(command, run):
+        wrong += _problems_of_conditions(part, run, new.hyperparams)
+        wrong += _problems_of_size(part, run, new.hyperparams)
+    return wrong
 
 
 def cloned_hyperparams(run: Run, model: Model, changed: Mapping[str, Any]) -> Hyperparameters:
@@ -191,10 +194,7 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
     if wrong:
         return wrong
     new = _clone(command, run, model)
-    wrong = [
-        Problem(part="hyperparams", name=name, error=SearchSpaceError(f"{reason}: give its value as well"))
-        for name, reason in _missing(run, model, new.hyperparams)
-    ]
+    wrong = _problems_of_conditions("hyperparams", run, new.hyperparams, model)
     wrong += _problems_of_size("hyperparams", run, new.hyperparams)
     if problem := added_models.parent_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
@@ -290,11 +290,29 @@ def _space(run: Run) -> Space:
     return run.fit_request.space or (search.space if search is not None else {})
 
 
-def _missing(run: Run, model: Model, hyperparams: Hyperparameters) -> Iterator[tuple[str, str]]:
-    """Yield the hyperparameters that new values require and the model lacks, each with the reason."""
+def _problems_of_conditions(
+    part: str, run: Run, hyperparams: Hyperparameters, parent: Model | None = None
+) -> list[Problem]:
+    """Return the hyperparameters of a new model that conditions require or forbid."""
+    found = [(name, f"{why}: give its value as well") for name, why in _missing(run, parent, hyperparams)]
     for name, distribution in _space(run).items():
-        if name not in hyperparams and distribution.applies(hyperparams):
-            if distribution.applies(model.hyperparams):
+        if name in hyperparams and distribution.when and not distribution.applies(hyperparams):
+            needed = " and ".join(
+                f"{each}={' or '.join(map(repr, values))}" for each, values in distribution.when.items()
+            )
+            found.append((name, f"{name!r} is only for models with {needed}: leave it out, or change these"))
+    return [Problem(part=part, name=name, error=SearchSpaceError(why)) for name, why in found]
+
+
+def _missing(run: Run, model: Model | None, hyperparams: Hyperparameters) -> Iterator[tuple[str, str]]:
+    """Yield the hyperparameters with conditions that new values require and lack, each with the reason.
+
+    Args:
+        model: the present model; `None` for a new one.
+    """
+    for name, distribution in _space(run).items():
+        if name not in hyperparams and distribution.when and distribution.applies(hyperparams):
+            if model is not None and distribution.applies(model.hyperparams):
                 continue  # the model trains without it
             parents = ", ".join(f"{parent}={hyperparams[parent]!r}" for parent in distribution.when)
             yield name, f"a model with {parents} also needs {name!r}"

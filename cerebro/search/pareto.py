@@ -199,12 +199,40 @@ def _farthest_first(
     return found
 
 
-def hypervolume(losses: Sequence[tuple[float, float]], reference: tuple[float, float]) -> float:
-    """Return the area that points of two objectives dominate, up to a reference point.
+def hypervolume(losses: Sequence[tuple[float, ...]], reference: tuple[float, ...]) -> float:
+    """Return the volume that points dominate, up to a reference point.
 
-    >>> hypervolume([(1, 2), (2, 1)], (3, 3))
-    3.0
+    Two objectives: the area under the sorted points. More: the sum of the volumes that each point adds to the following
+    ones (While, Bradstreet and Barone, *A Fast Way of Calculating Exact Hypervolumes*, IEEE TEVC 16, 2012).
+
+    >>> hypervolume([(1, 2), (2, 1)], (3, 3)), hypervolume([(1, 1, 2), (2, 2, 1)], (3, 3, 3))
+    (3.0, 5.0)
     """
+    if len(reference) == 2:
+        return _area(losses, (reference[0], reference[1]))
+    points = sorted({tuple(each) for each in losses})
+    # A point in lexicographic order can only be dominated by earlier ones.
+    front: list[tuple[float, ...]] = []
+    for point in points:
+        if not any(dominates(each, point) for each in front):
+            front.append(point)
+    return math.fsum(
+        hypervolume_gain(point, front[number:], reference) for number, point in enumerate(front, start=1)
+    )
+
+
+def hypervolume_gain(
+    point: tuple[float, ...], others: Sequence[tuple[float, ...]], reference: tuple[float, ...]
+) -> float:
+    """Return the volume that a point dominates and no other point does."""
+    if any(value >= limit for value, limit in zip(point, reference, strict=True)):
+        return 0.0
+    box = math.prod(limit - value for value, limit in zip(point, reference, strict=True))
+    overlaps = [tuple(map(max, point, each)) for each in others]
+    return float(box - hypervolume(overlaps, reference))
+
+
+def _area(losses: Sequence[tuple[float, ...]], reference: tuple[float, float]) -> float:
     area, height = 0.0, reference[1]
     for x, y in sorted(losses):
         if x < reference[0] and y < height:

@@ -61,6 +61,12 @@ class BestSoFarQuery(ModelsFigureQuery):
     log: bool = False
 
 
+class HypervolumeQuery(ModelsFigureQuery):
+    """`axis`: see `cerebro.figures.ProgressAxis`. The figure ignores `filter`."""
+
+    axis: ProgressAxis = "model"
+
+
 class RungsFigureQuery(ModelsFigureQuery):
     """`log`: logarithmic objective. The figure ignores `filter`."""
 
@@ -172,6 +178,22 @@ def best_so_far(read_model: ReadModel, query: BestSoFarQuery, now: float) -> Dra
             theme=query.theme,
         ),
         "",
+    )
+
+
+def hypervolume(read_model: ReadModel, query: HypervolumeQuery, now: float) -> Drawing:
+    """Draw the hypervolume over models, time or trained epochs."""
+    run = read_model.fit(query.fit)
+    if run is None:
+        return empty_drawing()
+    table, request, began = read_model.table(run), run.fit_request, run.clock.first_start
+    rows = table.rows()
+    if query.axis == "model":
+        values = partial(best_values, rows)
+    else:
+        values = partial(values_of_epochs, table.epoch_values(), query.axis, began)
+    return with_reason(
+        lambda: figures.hypervolume(rows, request, values(), axis_unit=query.axis, theme=query.theme), ""
     )
 
 

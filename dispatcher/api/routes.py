@@ -159,6 +159,11 @@ FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing | FromLog[Fi
     "contour": ("Contours of the objective over two hyperparameters.", figures.HeatmapQuery, figures.contour),
     "best_so_far": ("The best objective so far.", figures.BestSoFarQuery, figures.best_so_far),
     "pareto": ("Models over two objectives, with the Pareto front.", figures.ParetoQuery, figures.pareto),
+    "hypervolume": (
+        "How much of the objectives' ranges the models dominate.",
+        figures.HypervolumeQuery,
+        figures.hypervolume,
+    ),
     "rungs": ("Rungs of a search.", figures.RungsFigureQuery, figures.rungs),
     "importance": ("Which hyperparameters matter.", figures.ModelsFigureQuery, figures.importance),
     "schedule": ("Gantt chart of workers.", ScheduleFigureQuery, schedule_figure),

@@ -38,5 +38,6 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
         "axis": axis,
         "is_log": is_log,
         "best_so_far": figure_url(header.name, "best_so_far", fit=header.fits.chosen, axis=axis, log=is_log),
+        "hypervolume": figure_url(header.name, "hypervolume", fit=header.fits.chosen, axis=axis),
         "rungs": figure_url(header.name, "rungs", fit=header.fits.chosen, log=is_log),
     }

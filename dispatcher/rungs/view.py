@@ -87,6 +87,7 @@ class SearchView:
     Attributes:
         progress: progress in words.
         earlier: a line for each earlier fit that the sampler learns from.
+        has_objectives: True for several objectives.
         size: maximum number of models per rung.
         may: commands that the user may give to the run.
     """
@@ -97,6 +98,7 @@ class SearchView:
     earlier: tuple[str, ...]
     metric: str
     mode: str
+    has_objectives: bool
     epochs: int
     stop: tuple[str, ...]
     rungs: tuple[RungTable, ...]
@@ -117,6 +119,7 @@ def search(read_model: ReadModel, *, fit: str = "", size: int = DEFAULT_SIZE) ->
         earlier=tuple(rungs.earlier_lines(run)),
         metric=request.metric,
         mode=request.mode,
+        has_objectives=len(request.objectives) > 1,
         epochs=request.epochs,
         stop=_stop_rules(run),
         rungs=tuple(_table(read_model.state, run, table, rung, size) for rung in read_model.rungs(run)),

@@ -108,6 +108,43 @@ def test_a_clone_has_the_hyperparameters_that_apply(of: dict[str, Any]) -> None:
         give_command(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"net": "vit"})
 
 
+@pytest.mark.parametrize("of", [GRID, RULES, SEARCH], ids=["grid", "stop rules", "search"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"net": "vit"}, "a model with net='vit' also needs 'patch': give its value as well"),
+        (
+            {"net": "cnn", "patch": 4},
+            "'patch' is only for models with net='vit': leave it out, or change these",
+        ),
+        ({"patch": 4}, "'patch' is only for models with net='vit'"),
+    ],
+)
+def test_an_added_model_follows_the_conditions(
+    of: dict[str, Any], values: Hyperparameters, message: str
+) -> None:
+    """It has the hyperparameters that apply, and no others; a refused list adds no model."""
+    story = Story()
+    story.fit(hyperparams={"m00": {"batch_size": 1, "net": "cnn"}}, **of)
+    valid: list[Hyperparameters] = [
+        {"batch_size": 1, "net": "cnn"},
+        {"batch_size": 1, "net": "vit", "patch": 8},
+    ]
+    wrong: Hyperparameters = {"batch_size": 1, **values}
+    with pytest.raises(SearchSpaceError, match=message):
+        give_command(story, CommandKind.ADD_MODELS, configurations=[*valid, wrong])
+    added = give_command(story, CommandKind.ADD_MODELS, configurations=valid).added
+    assert [story.model(name).hyperparams for name in added] == valid
+
+
+def test_a_clone_cannot_have_a_value_whose_condition_it_does_not_meet() -> None:
+    """Else user code would receive a hyperparameter that it must ignore."""
+    story = Story()
+    story.fit(hyperparams={"m00": {"batch_size": 1, "net": "cnn"}}, **GRID)
+    with pytest.raises(SearchSpaceError, match="'patch' is only for models with net='vit'"):
+        give_command(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"patch": 4})
+
+
 def test_a_model_that_trains_without_a_hyperparameter_is_cloned_without_it() -> None:
     """A user may have added it so on purpose."""
     story = Story()

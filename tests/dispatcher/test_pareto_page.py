@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cerebro import figures
+from cerebro.client.reporting import report_html
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.runs import Constraint, FitPlan, FitRequest
+from cerebro.contract.search import FixedProcedure, SearchRequest
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.results import TaskResult, Timings
+from cerebro.figures import ProgressAxis
+from cerebro.figures.search import hypervolume_steps
+from cerebro.search.pareto import ranks
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.pages.seen import text_of
-from tests.dispatcher.stories import CODE, Story
+from tests.dispatcher.search_logs import log_of
+from tests.dispatcher.stories import CODE, Story, record
 
 PAGE = "/experiments/wide/analysis"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def wide_story(models: int = 12) -> Story:
+def wide_story(models: int = 12, search: SearchRequest | None = None) -> Story:
     """A fit of models with more and more weights; larger ones are better, and every third one is poor."""
     story = Story("wide")
     story.workers_join()
@@ -28,6 +37,7 @@ def wide_story(models: int = 12) -> Story:
         mode="max",
         objectives={"accuracy": "max", "model_bytes": "min", "train_s": "min"},
         constraints=(Constraint(name="model_bytes", operator="<=", limit=1e6),),
+        search=search,
     )
     story.append(RunRequested(run="fit-1", request=request, author="ada"))
     story.append(RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=given, partitions={0: 898})))
@@ -88,3 +98,36 @@ def test_a_fit_with_one_metric_has_no_front() -> None:
     assert "Pareto front" not in bench.signed_in().get("/experiments/one/analysis").text
     answer = bench.app.test_client().get("/api/views/experiments/one/figures/pareto", headers=AUTHORIZED)
     assert answer.get_json()["layout"]["meta"]["empty"] == "the run has one objective and no constraints"
+
+
+@pytest.mark.parametrize("unit", ["model", "time", "epoch"])
+def test_the_search_shows_the_hypervolume(unit: ProgressAxis) -> None:
+    """It grows with each model that no earlier one dominates, up to the share that the whole front dominates."""
+    bench, story = Bench(), wide_story(search=SearchRequest(procedure=FixedProcedure()))
+    bench.store.add(story)
+    run = story.state.runs["fit-1"]
+    rows = figures.summaries(run)
+    steps = hypervolume_steps(rows, figures.observations(run, unit))
+    assert [each.share for each in steps] == sorted({each.share for each in steps})
+    feasible = [row.point for row in rows if row.point.is_feasible]
+    front = {row.id for row in rows if ranks([*feasible, row.point])[-1] == 1 and row.point.is_feasible}
+    assert front <= {each.model for each in steps}
+    assert 0 < steps[0].share < steps[-1].share <= 1
+    address = f"/api/views/experiments/wide/figures/hypervolume?axis={unit}"
+    figure = bench.app.test_client().get(address, headers=AUTHORIZED).get_json()
+    assert figure["data"][0]["y"][: len(steps)] == pytest.approx([each.share for each in steps], rel=1e-3)
+    page = bench.signed_in().get(f"/experiments/wide/search?axis={unit}").text
+    assert "Hypervolume over" in page
+    report = report_html(story.state, run, record=story.record, now=story.time)
+    assert "Hypervolume" in report
+
+
+def test_a_search_with_one_objective_shows_no_hypervolume() -> None:
+    """The dominated share would only repeat the best value so far."""
+    bench = Bench()
+    bench.store.records["asha"] = record("asha")
+    bench.store.logs["asha"] = list(log_of("asha"))
+    assert "Hypervolume" not in bench.signed_in().get("/experiments/asha/search").text
+    address = "/api/views/experiments/asha/figures/hypervolume"
+    figure = bench.app.test_client().get(address, headers=AUTHORIZED).get_json()
+    assert "the run has one objective" in str(figure["layout"])

@@ -13,6 +13,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import Constraint
 from cerebro.contract.search import (
     ASHA,
+    GP,
     PBT,
     TPE,
     Hyperband,
@@ -143,6 +144,21 @@ def test_tpe_covers_more_of_the_front_than_random_draws() -> None:
         sum(point.is_feasible for points in found for point in points) for found in (by_tpe, at_random)
     ]
     assert feasible[0] > feasible[1]
+
+
+@pytest.mark.slow
+def test_gp_suggests_models_on_the_front() -> None:
+    """After random models, its suggestions are almost on the front, meet the constraint and differ."""
+    history = [
+        Past(
+            hyperparams=each, scores={1: -values(each).losses[0]}, points={1: values(each)}, is_running=False
+        )
+        for each in suggest(RandomSampler(), SQUARE, (), range(16), 3)
+    ]
+    found = suggest(GP(startup=4), SQUARE, history, range(16, 20), 3)
+    assert all(float(each["y"]) < 0.05 for each in found)  # type: ignore[arg-type]
+    assert all(float(each["x"]) > 0.15 for each in found)  # type: ignore[arg-type]
+    assert len({round(float(each["x"]), 1) for each in found}) > 1  # type: ignore[arg-type]
 
 
 def test_a_request_for_suggestions_carries_all_objectives() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from cerebro.search.pareto import (
     dominates,
     fronts,
     hypervolume,
+    hypervolume_gain,
     order,
     ranks,
     spread_order,
@@ -123,3 +124,40 @@ def test_hypervolume_is_the_dominated_area() -> None:
     """Dominated points and points beyond the reference add nothing."""
     front = [(0.0, 2.0), (1.0, 1.0)]
     assert hypervolume(front, (3.0, 3.0)) == hypervolume([*front, (1.0, 2.0), (4.0, 0.0)], (3.0, 3.0)) == 5.0
+
+
+@st.composite
+def grid_points(draw: st.DrawFn) -> list[tuple[float, ...]]:
+    """Points of two to four objectives with whole numbers from 0 to 4."""
+    size = draw(st.integers(2, 4))
+    whole = st.integers(0, 4).map(float)
+    return draw(st.lists(st.tuples(*[whole] * size), min_size=1, max_size=8))
+
+
+@given(given_points=grid_points())
+@settings(max_examples=300, deadline=None)
+def test_the_hypervolume_equals_the_number_of_dominated_unit_cells(
+    given_points: list[tuple[float, ...]],
+) -> None:
+    """In any number of dimensions, and in any order of the points."""
+    size = len(given_points[0])
+    cells = sum(
+        any(all(a <= b for a, b in zip(point, cell, strict=True)) for point in given_points)
+        for cell in product(range(4), repeat=size)
+    )
+    assert hypervolume(given_points, (4.0,) * size) == cells
+    assert hypervolume(given_points[::-1], (4.0,) * size) == cells
+
+
+@given(given_points=grid_points())
+@settings(max_examples=200, deadline=None)
+def test_the_gains_of_points_add_up_to_the_hypervolume(given_points: list[tuple[float, ...]]) -> None:
+    """A point never makes the hypervolume smaller, and a dominated one adds nothing."""
+    reference, volume = (4.0,) * len(given_points[0]), 0.0
+    for number, point in enumerate(given_points):
+        gain = hypervolume_gain(point, given_points[:number], reference)
+        is_dominated = any(dominates(each, point) or each == point for each in given_points[:number])
+        assert gain >= 0
+        assert not (is_dominated and gain)
+        volume += gain
+    assert volume == hypervolume(given_points, reference)

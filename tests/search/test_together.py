@@ -10,6 +10,7 @@ import pytest
 from cerebro import (
     ASHA,
     CMA,
+    GP,
     PBT,
     TPE,
     Hyperband,
@@ -52,7 +53,7 @@ CONDITIONAL_NUMBERS: dict[str, Any] = {
     "third": uniform(0, 1).when(layers=3),
     "batch_size": randint(8, 64, step=8),
 }
-PAIRS: list[tuple[Any, dict[str, Any]]] = [
+PAIRS: list[Any] = [
     *(
         (of(sampler=by), MIXED)
         for of, by in product((Random, ASHA, Hyperband), (RandomSampler(), TPE(startup=6)))
@@ -66,6 +67,7 @@ PAIRS: list[tuple[Any, dict[str, Any]]] = [
         for of, by in product((Random, ASHA, Hyperband), (RandomSampler(), TPE(startup=6)))
     ),
     (ASHA(sampler=CMA(population=4)), CONDITIONAL_NUMBERS),
+    pytest.param(ASHA(sampler=GP(startup=6)), CONDITIONAL, marks=pytest.mark.slow),
     (PBT(population=6), CONDITIONAL_NUMBERS),
     (PBT(population=6, perturb={"lr": [0.5, 2], "encoder": [0.5, 2], "heads": [0.5, 2]}), CONDITIONAL),
 ]

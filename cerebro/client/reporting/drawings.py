@@ -161,6 +161,13 @@ class Drawings:
             theme=self.theme,
         )
 
+    def hypervolume(self, *, axis: ProgressAxis = "model") -> Figure | None:
+        """Draw the hypervolume over models, time or trained epochs; `None` for one objective."""
+        if len(self.request.objectives) < 2:
+            return None
+        observations = figures.observations(self.run, axis)
+        return figures.hypervolume(self.rows, self.request, observations, axis_unit=axis, theme=self.theme)
+
     def rungs(self, *, is_log: bool = False) -> Figure:
         """Draw the rungs of the run's search."""
         return figures.rungs(

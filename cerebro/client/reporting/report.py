@@ -149,6 +149,7 @@ def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
     metric = drawings.request.metric
     yield "figure-curves", f"Learning curves of {metric}", drawings.curves()
     yield "figure-pareto", "Pareto front", drawings.pareto()
+    yield "figure-hypervolume", "Hypervolume", drawings.hypervolume()
     yield "figure-parallel", "Hyperparameters side by side", drawings.parallel()
     yield "figure-scatter", f"{metric} over each hyperparameter", drawings.scatter()
     yield "figure-heatmap", f"Best {metric} by two hyperparameters", drawings.heatmap()

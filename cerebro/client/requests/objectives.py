@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.runs import MEASURES, Constraint, Mode
-from cerebro.contract.search import CMA, GP, SearchRequest
+from cerebro.contract.search import CMA, SearchRequest
 from cerebro.errors import MetricError, SearchError
 
 _CONSTRAINT = re.compile(r"\s*([^\s<>=!]+)\s*([<>=!]+)\s*(.*?)\s*")
@@ -79,10 +79,10 @@ def check_search(found: Comparison, request: SearchRequest | None) -> None:
     """Raise `SearchError` for a sampler that suggests values for one objective only."""
     if request is None or not (len(found.objectives) > 1 or found.constraints):
         return
-    if isinstance(request.sampler, CMA | GP):
+    if isinstance(request.sampler, CMA):
         raise SearchError(
-            f"the sampler {type(request.sampler).__name__}() uses one objective and no constraints: choose TPE() or "
-            "RandomSampler(), or give one metric"
+            "the sampler CMA() uses one objective and no constraints: choose TPE(), GP() or RandomSampler(), or give "
+            "one metric"
         )
 
 

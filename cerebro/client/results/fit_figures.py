@@ -199,6 +199,25 @@ class FitFigures:
         """
         return to_plotly(self._drawings(theme).best_so_far(axis=axis, is_log=log), path)
 
+    def plot_hypervolume(
+        self, path: Path | str | None = None, *, axis: ProgressAxis = "model", theme: Theme = "light"
+    ) -> go.Figure:
+        """Plot how much of the objectives' ranges the models dominate, from 0 to 1.
+
+        Args:
+            path: ``.html`` file to write as well; it works offline. Default: none.
+            axis: ``"model"`` (default), ``"time"``, or ``"epoch"`` for epochs trained over all models.
+            theme: ``"light"`` (default) or ``"dark"``.
+
+        Raises:
+            NotFoundError: the run has one objective.
+            ValueError: `path` does not end in ``.html``.
+        """
+        figure = self._drawings(theme).hypervolume(axis=axis)
+        if figure is None:
+            raise NotFoundError(f"{self._run.id} has one objective: pass objectives= to run_fit")
+        return to_plotly(figure, path)
+
     def plot_rungs(
         self, path: Path | str | None = None, *, log: bool = False, theme: Theme = "light"
     ) -> go.Figure:

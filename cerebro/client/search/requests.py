@@ -356,12 +356,12 @@ def _rules(stop: Any) -> tuple[StopRule, ...]:
 
 
 def _earlier(start_from: Any) -> tuple[Earlier, ...]:
-    given = [start_from] if isinstance(start_from, str | Earlier) else start_from
-    if not isinstance(given, Sequence) or not all(isinstance(each, str | Earlier) for each in given):
+    fits = [start_from] if isinstance(start_from, str | Earlier) else start_from
+    if not isinstance(fits, Sequence) or not all(isinstance(each, str | Earlier) for each in fits):
         raise SearchError(
             f'start_from is {start_from!r}, expected names of ended fits, such as ["digits/fit-1"], or Earlier()'
         )
-    found = tuple(each if isinstance(each, Earlier) else Earlier(each) for each in given)
+    found = tuple(each if isinstance(each, Earlier) else Earlier(each) for each in fits)
     names = [each.run for each in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SearchError(f"start_from names {min(twice)} twice: name it once")

@@ -1,4 +1,4 @@
-"""Figures of a search: best value over models, rungs, Pareto front, contours.
+"""Figures of a search: best value and hypervolume over models, rungs, Pareto front, contours.
 
 `cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call them. Slices over one hyperparameter are in
 `cerebro.figures.scatter`.
@@ -15,17 +15,21 @@ from cerebro.figures.search.best_so_far import (
     values_of_epochs,
 )
 from cerebro.figures.search.contour import contour
+from cerebro.figures.search.hypervolume import HypervolumeStep, hypervolume, hypervolume_steps
 from cerebro.figures.search.pareto import pareto, pareto_axes
 from cerebro.figures.search.rungs import rungs
 
 __all__ = [
     "EpochValues",
+    "HypervolumeStep",
     "Observation",
     "ProgressAxis",
     "best_so_far",
     "best_values",
     "contour",
     "epoch_values",
+    "hypervolume",
+    "hypervolume_steps",
     "observations",
     "pareto",
     "pareto_axes",

@@ -33,7 +33,8 @@ ProgressAxis = Literal["model", "time", "epoch"]
 MAX_DOTS = 2_000
 """Maximum number of dots. Improvements are always drawn."""
 
-_TITLES = {"model": "models", "epoch": "epochs trained, all models"}
+AXIS_TITLES = {"model": "models", "epoch": "epochs trained, all models"}
+"""Titles of x axes without a unit of time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +172,7 @@ def best_so_far(
         },
     ]
     best = steps[-1]
-    unit = _TITLES.get(axis_unit) or f"time since the start ({scale.name})"
+    unit = AXIS_TITLES.get(axis_unit) or f"time since the start ({scale.name})"
     return figure(
         "best_so_far",
         traces,
