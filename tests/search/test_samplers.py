@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.distributions import BaseDistribution, FloatDistribution
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import (
@@ -24,6 +26,7 @@ from cerebro.contract.search import (
 )
 from cerebro.search.history import Past, observations
 from cerebro.search.samplers import suggest
+from cerebro.search.samplers.dimensions import generator_seed
 
 NUMBERS: Space = {
     "lr": LogUniform(low=1e-5, high=1e-1),
@@ -157,3 +160,26 @@ def test_values_are_compared_at_the_last_epoch_of_enough_models(
     assert [values["x"] for values in found.running] == [
         each.hyperparams["x"] for each in history if each.is_running and level not in each.scores
     ]
+
+
+def test_tpe_suggests_what_an_optuna_study_with_the_same_trials_suggests() -> None:
+    """Requested models count as the newest trials, so suggestions at the same time differ from each other."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space: Space = {name: Uniform(low=0, high=1) for name in "xy"}
+    axes: dict[str, BaseDistribution] = {name: FloatDistribution(0, 1) for name in space}
+    history = [
+        Past(hyperparams=each, scores={1: -abs(float(each["x"]) - 0.3)}, is_running=False)  # type: ignore[arg-type]
+        for each in suggest(RandomSampler(), space, (), range(40), 5)
+    ]
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(
+        optuna.create_trial(params=dict(past.hyperparams), distributions=axes, value=past.scores[1])
+        for past in history
+    )
+    expected = []
+    for number in range(40, 46):
+        study.sampler = optuna.samplers.TPESampler(
+            seed=generator_seed(3, number), n_startup_trials=1, multivariate=True, constant_liar=True
+        )
+        expected.append(study.ask(axes).params)
+    assert suggest(TPE(startup=10), space, history, range(40, 46), 3) == expected

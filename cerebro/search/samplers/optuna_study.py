@@ -39,7 +39,7 @@ from cerebro.search.samplers.dimensions import generator_seed
 _CONSTRAINTS = "constraints"
 """Key of a trial's violations in Optuna."""
 _FIRST = 1_000_000
-"""Number of the first past trial. Requested trials count from 0."""
+"""Id of the first past trial. Ids of requested trials count from 0."""
 _WHEN = datetime.datetime(2000, 1, 1)
 """Optuna requires end times of trials but does not use them."""
 
@@ -152,7 +152,8 @@ def _trial(
     violations: tuple[float, ...],
 ) -> FrozenTrial:
     return FrozenTrial(
-        number=_FIRST + place,
+        # Requested trials count from 0. TPE gives old trials little weight, so past ones need lower numbers.
+        number=place - _FIRST,
         trial_id=_FIRST + place,
         state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
         value=None,
