@@ -110,6 +110,10 @@ def _check(run: Run | None, request: FitRequest, earlier: Earlier, state: Experi
             f"{earlier.run} compares models by {_text(earlier_objectives)}, and this fit by {_text(objectives)}: leave "
             "it out of start_from, or use the same objectives"
         )
+    if isinstance(run.plan, FitPlan) and run.plan.folds:
+        raise SearchError(
+            f"{earlier.run} is a cross-validation, whose models train on a part of the data: leave it out of start_from"
+        )
     if not isinstance(run.plan, FitPlan):
         raise SearchError(f"start_from names {earlier.run}, which never started: leave it out of start_from")
 
