@@ -47,8 +47,8 @@ def _figure(found: Mapping[str, list[float]], how: str, options: dict[str, Any])
         )
     return Figure(
         what=f"conditional: TPE is worse than Optuna alone, {how}: smallest p-value (Bonferroni)",
-        measured=f"{len(FUNCTIONS)} functions, {len(SEEDS)} seeds, {MODELS} models, Wilcoxon's signed-rank test; Cerebro "
-        f"is better in {wins} of {len(FUNCTIONS) * len(SEEDS)} searches",
+        measured=f"{len(FUNCTIONS)} functions, {len(SEEDS)} seeds, {MODELS} models, Wilcoxon's signed-rank test; "
+        f"Cerebro is better in {wins} of {len(FUNCTIONS) * len(SEEDS)} searches",
         ratio=min(1.0, len(p_values) * min(p_values)),
         bar=LEVEL,
         sense="at least",
