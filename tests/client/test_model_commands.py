@@ -140,7 +140,7 @@ def test_an_added_model_follows_the_conditions(
 def test_a_clone_cannot_have_a_value_whose_condition_it_does_not_meet() -> None:
     """Else user code would receive a hyperparameter that it must ignore."""
     story = Story()
-    story.fit(hyperparams={"m00": {"batch_size": 1, "net": "cnn"}}, **GRID)
+    story.fit(hyperparams={"m00": {"batch_size": 1, "net": "cnn"}}, space=NETS)
     with pytest.raises(SearchSpaceError, match="'patch' is only for models with net='vit'"):
         give_command(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"patch": 4})
 

@@ -106,7 +106,7 @@ def test_the_search_shows_the_hypervolume(unit: ProgressAxis) -> None:
     bench, story = Bench(), wide_story(search=SearchRequest(procedure=FixedProcedure()))
     bench.store.add(story)
     run = story.state.runs["fit-1"]
-    rows = figures.summaries(run)
+    rows = list(figures.summaries(run))
     steps = hypervolume_steps(rows, figures.observations(run, unit))
     assert [each.share for each in steps] == sorted({each.share for each in steps})
     feasible = [row.point for row in rows if row.point.is_feasible]
