@@ -24,6 +24,7 @@ _EXAMPLES = {
     "what": "change",
     "number": "1",
     "target": "a1b2c3d4",
+    "image": "0a1b2c3d.png",
 }
 
 
