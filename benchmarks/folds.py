@@ -2,7 +2,7 @@
 
 A real local cluster has ten workers, so ten partitions. ETL decodes and resizes images. The separate runs write a table
 of training and one of validation rows for each fold, preprocess both, and train eight models on ten smaller partitions.
-Both train each model for the same epochs on the same numbers of rows. The disk is that of the data sets' files.
+Both train each model for the same epochs on the same numbers of rows. The disk ratio counts the files of the data sets.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _CRITERIA = Criteria(objectives={"accuracy": "max", "size": "min"})
 
 
 def benchmark() -> list[Figure]:
-    """Return the share of seeds in which MO-ASHA has the larger hypervolume."""
+    """Return the share of seeds with a larger hypervolume by MO-ASHA."""
     budget, wins, ratios = _EPOCHS * _MODELS, 0, []
     for seed in SEEDS:
         at_random = _area(Random(active=2 * _WORKERS), seed, budget)

@@ -23,7 +23,7 @@ from cerebro.errors import DataError
 
 _MAX_MANIFEST_BYTES = 16 << 20
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError)
-"""Errors of a file whose content is not what a worker writes."""
+"""Errors of a file that no worker has written like this."""
 
 
 def metadata_rows(file: BinaryIO, name: str, ids: Sequence[RowId]) -> dict[RowId, dict[str, Any]]:

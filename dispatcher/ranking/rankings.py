@@ -33,7 +33,7 @@ class Rankings:
         self._processes = BoundedProcesses("dispatcher.ranking.process", at_once=1)
         self._lock = threading.Lock()
         self._outcomes: OrderedDict[str, tuple[Outcome, float]] = OrderedDict()
-        """Key -> outcome, and the time from which it is computed again."""
+        """Key -> outcome, and the time after which a request computes it again."""
         self._threads: dict[str, threading.Thread] = {}
         self._version = 0
 

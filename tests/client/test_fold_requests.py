@@ -63,7 +63,7 @@ def request(folds: int) -> FitRequest:
 
 
 def test_more_folds_than_partitions_are_refused() -> None:
-    """The message has both numbers and what to do."""
+    """The message has both numbers and a remedy."""
     story = Story("few")
     story.workers_join()
     story.etl()

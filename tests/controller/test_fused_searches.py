@@ -59,13 +59,13 @@ def test_models_of_a_search_train_in_groups(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hyperband", "pbt"])
 def test_groups_do_not_change_what_a_search_decides(name: str) -> None:
-    """Both compare models only after all of them reached a resource, so their decisions do not depend on times."""
+    """Both compare models only after all reached a resource, so times do not change their decisions."""
     models, _, verdicts = story(fit_of(searching(name)))
     assert (models, verdicts) == story(fit_of(searching(name, in_groups=False)))[::2]
 
 
 def test_a_clone_trains_in_a_group_from_its_parents_checkpoint() -> None:
-    """In a population, a weak model goes on from the checkpoint of a strong one, beside other models."""
+    """In a population, a clone of a strong model replaces a weak one and trains with other models."""
     simulated = searching("pbt")
     run = fit_of(simulated)
     clones = {model.id for model in run.models.values() if model.lineage.sub_epochs}
@@ -81,7 +81,7 @@ def test_a_clone_trains_in_a_group_from_its_parents_checkpoint() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_in_groups_survives_a_controller_crash_at_any_write(name: str) -> None:
-    """Groups stay sound, and no sub-epoch is trained twice or left out."""
+    """Groups stay sound, and each sub-epoch is trained exactly once."""
     writes = sum(isinstance(event, TaskAssigned) for event in searching(name).log)
     for write in range(1, 3 * writes, 17):
         simulated = searching(name, crash_before=frozenset({write, write + 2}))

@@ -86,7 +86,7 @@ def test_a_group_is_in_one_partition(
 
 
 def test_groups_of_equal_size_are_spread_evenly_by_class() -> None:
-    """Twelve patients with two rows each, a third of them ill, over four workers."""
+    """Twelve patients with two rows each, four of whom are ill, over four workers."""
     rows = [("a" if patient < 4 else "b", patient) for patient in range(12) for _ in range(2)]
     counts, places = places_of(rows, [1.0] * 4, group="patient", stratify="label")
     assert counts == [6, 6, 6, 6]
@@ -122,7 +122,7 @@ def rows(bench: Bench, plan: EtlPlan, column: str) -> list[list[Any]]:
 
 
 def test_a_data_set_is_cut_by_its_columns(bench: Bench) -> None:
-    """The plan's numbers are those of the files; other columns make another data set."""
+    """The plan's numbers equal the files'; other columns make another data set."""
     write(bench, *(n // 3 for n in range(30)))
     weights = {"worker-0": 1.0, "worker-1": 1.0}
     plain = bench.prepare(weights)

@@ -34,7 +34,7 @@ row_ids = st.one_of(
 def test_metadata_of_rows_is_that_of_the_whole_table(
     stored: list[int] | list[str], wanted: list[int] | list[str], batch_rows: int
 ) -> None:
-    """For ids of both types, in any number of record batches; unknown ids are left out."""
+    """For ids of both types, in any number of record batches; unknown ids have no result."""
     kind = pa.string() if stored and isinstance(stored[0], str) else pa.int64()
     table = pa.table({"id": pa.array(stored, kind), "name": [f"row {each!r}" for each in stored]})
     with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +56,7 @@ def small_batches(num_bytes: int) -> Iterator[None]:
 
 @given(st.lists(st.integers(0, 11), unique=True), st.sampled_from([1, 100, 1 << 20]))
 def test_arrays_of_rows_are_those_that_were_stored(wanted: Sequence[int], batch_bytes: int) -> None:
-    """From two shards with record batches of any size; ragged fields are left out."""
+    """From two shards with record batches of any size, without ragged fields."""
 
     def row(number: int) -> dict[str, object]:
         image = np.full((3, 4), number, np.uint8)

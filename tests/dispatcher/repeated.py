@@ -17,7 +17,7 @@ ACCURACIES = {
 
 
 def repeated_story(name: str = "repeated", *, last: int = 10) -> Story:
-    """Four models, and the repeats of the best two, of which the first `last` models have trained."""
+    """Four models and the repeats of the best two. The first `last` models have trained."""
     story = Story(name)
     story.workers_join()
     story.etl()

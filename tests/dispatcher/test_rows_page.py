@@ -108,7 +108,7 @@ def test_the_user_chooses_two_models(bench: Bench) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_rows_get_their_fields_once_the_files_are_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are selected again after a minute, and stay on the page meanwhile."""
+    """They are selected again after a minute, and stay on the page until then."""
     values, volumes = three_models(), bench.settings.volumes
     add_ranked(bench, values)
     rankings, now = Rankings(volumes), [0.0]
@@ -133,7 +133,7 @@ def test_rows_get_their_fields_once_the_files_are_back(bench: Bench, monkeypatch
 
 @pytest.mark.processes
 def test_one_model_has_hard_rows_only(bench: Bench) -> None:
-    """The page says what is needed for a comparison."""
+    """The page names the condition of a comparison."""
     add_ranked(bench, {"m00": three_models()["m00"]})
     assert view_of(bench)["rows"]["disagree"] == []
     page = text_of(bench.signed_in().get(PAGE).text)
@@ -270,7 +270,7 @@ def test_thumbnails_together_are_limited(bench: Bench, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("damage", ["partition.json", "shard", "metadata"])
 def test_damaged_files_leave_a_note(bench: Bench, damage: str) -> None:
-    """Their content is not what a worker writes."""
+    """No worker writes such content."""
     values, volumes = three_models(), bench.settings.volumes
     add_ranked(bench, values)
     add_images(volumes, 400)

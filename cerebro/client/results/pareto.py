@@ -14,7 +14,7 @@ from cerebro.state.runs.compared_values import compared_values
 
 
 def value_columns(run: Run, row: RankedModel) -> dict[str, Any]:
-    """Return the metric's column; with several objectives or constraints, all of them, ``front`` and ``feasible``."""
+    """Return the metric's column; with several objectives or constraints, each one, ``front`` and ``feasible``."""
     request = run.fit_request
     if not request.is_multi_objective:
         return {request.metric: row.value}

@@ -139,8 +139,8 @@ def _narrow_hashes(columns: Sequence[npt.NDArray[np.uint8]], width: int, level: 
     upper = np.bitwise_xor.reduce(block.view(np.uint64), axis=1) * _MIX
     upper = ((upper ^ (upper >> np.uint64(32))) * _MIX) & _UPPER
     if level:
-        num_kept = np.flatnonzero(upper < np.uint64(1 << (_BITS - level)))
-        block, upper = block[num_kept], upper[num_kept]
+        is_below = upper < np.uint64(1 << (_BITS - level))
+        block, upper = block[is_below], upper[is_below]
     hashes: Hashes = upper | (_row_digests([block], padded) & ~_UPPER)
     return hashes
 

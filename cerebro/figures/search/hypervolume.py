@@ -1,4 +1,4 @@
-"""Hypervolume over models, time or trained epochs: how much of the objectives' ranges the models dominate. Pure.
+"""Hypervolume over models, time or trained epochs: the part of the objectives' ranges that the models dominate. Pure.
 
 Each objective is scaled to its range over all models that meet the constraints: 0 is the best value, 1 the worst one.
 The hypervolume is the share of the box between them that some model dominates (Zitzler and Thiele, 1998). A model

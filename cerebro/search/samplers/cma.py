@@ -26,7 +26,7 @@ from cerebro.search.history import Past, observations
 from cerebro.search.samplers.dimensions import generator_seed
 
 _FEWEST = 10
-"""Earlier models of which a tenth is at least one."""
+"""Fewest earlier models: a tenth of them is one model."""
 
 Number = Uniform | LogUniform | RandInt
 

@@ -113,7 +113,7 @@ def best_model(
 def ranked_models(run: Run) -> list[RankedModel]:
     """Return the models of a fit, best first, models without a value last.
 
-    The order is as in `Run.best_models`. Repeats and later folds of a configuration are left out.
+    The order is as in `Run.best_models`. It has no repeats, and only the first fold of a configuration.
     """
     rows = [_unranked(run, model) for model in run.models.values() if model.is_listed]
     if not run.fit_request.is_multi_objective:

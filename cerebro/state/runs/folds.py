@@ -1,7 +1,7 @@
 """Folds: cross-validation of configurations without copies of the data. Pure.
 
 The partitions of a run are divided into folds. A configuration has one model for each fold. A model never trains on its
-own fold's partitions (`Model.partitions` lacks them), and validates on them where they lie, by one task for each.
+own fold's partitions (`Model.partitions` lacks them). It validates on them by one task for each, on a worker that has it.
 """
 
 from __future__ import annotations
@@ -105,5 +105,5 @@ def _configuration(name: str, models: Collection[Model], request: FitRequest) ->
 
 
 def means(models: Iterable[Model], request: FitRequest) -> dict[str, float]:
-    """Return the first model of each configuration -> the configuration's mean, where all folds have a value."""
+    """Return the first model of each configuration -> the configuration's mean, if all folds have a value."""
     return {each.models[0].id: each.mean for each in configurations(models, request) if each.mean is not None}

@@ -11,7 +11,7 @@ from cerebro.state.models.model import Model
 from cerebro.state.runs.parts.stack_times import StackTimes
 
 _SHAPELESS = frozenset({"lr", "learning_rate", "weight_decay", "momentum", "betas", "eps", "seed"})
-"""Hyperparameters that similar models may differ in, whatever the user's code does with the others."""
+"""Similar models may differ in these hyperparameters. Any other one may change the modules."""
 
 
 def _shape(hyperparams: Hyperparameters) -> str:
