@@ -1,7 +1,8 @@
 """Folds: cross-validation of configurations without copies of the data. Pure.
 
 The partitions of a run are divided into folds. A configuration has one model for each fold. A model never trains on its
-own fold's partitions (`Model.partitions` lacks them). It validates on them by one task for each, on a worker that has it.
+own fold's partitions (`Model.partitions` lacks them). It validates on them by one task for each, on a worker with this
+partition.
 """
 
 from __future__ import annotations
