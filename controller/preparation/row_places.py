@@ -26,7 +26,7 @@ UNUSED = -1
 MOST_CLASSES = 1000
 """Classes of a stratified cut. A column with more values has probably no classes."""
 _PATTERN = 1000
-"""Length of a pattern for weights that are no integers."""
+"""Maximum length of a pattern, and its length for weights that are no integers."""
 
 Places = NDArray[np.int32]
 
@@ -87,16 +87,20 @@ def _coded(batch: pa.RecordBatch, name: str) -> _Coded:
     encoded = batch.column(name)
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False).astype(np.int64)
+    # A NaN is a missing value: it differs from itself, so it cannot be a key.
+    values = [None if value != value else value for value in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)
     return _Coded([*values, None], codes)
 
 
 def pattern(weights: Sequence[float]) -> Places:
     """Return a sequence of partitions that deals rows by the weights when it is repeated: 0, 1, 2 for equal ones."""
     are_integers = all(float(weight).is_integer() for weight in weights)
-    counts = [int(w) for w in weights] if are_integers else shares(max(_PATTERN, len(weights)), weights)
-    by = math.gcd(*counts)
+    counts = [int(weight) for weight in weights] if are_integers else []
+    by = math.gcd(*counts) or 1
+    if not counts or sum(counts) // by > max(_PATTERN, len(weights)):
+        counts = shares(max(_PATTERN, len(weights)), weights)
+        by = math.gcd(*counts)
     places = [
         ((number + 0.5) * by / count, place)
         for place, count in enumerate(counts)
@@ -140,7 +144,13 @@ class Stratified:
         self._pattern = pattern(weights)
         rounds, rest = divmod(num_rows, len(self._pattern))
         dealt = rounds * np.bincount(self._pattern, minlength=len(weights))
-        return list((dealt + np.bincount(self._pattern[:rest], minlength=len(weights))).tolist())
+        dealt += np.bincount(self._pattern[:rest], minlength=len(weights))
+        if num_rows >= len(weights) and not dealt.all():
+            raise MetadataError(
+                f"stratify={self._column!r} leaves worker {int(np.argmin(dealt))} without rows: {num_rows:,} rows of "
+                f"{self._where} are too few for {len(weights)} workers of these sizes; use more rows or fewer workers"
+            )
+        return [int(count) for count in dealt]
 
     def places(self, batch: pa.RecordBatch) -> Places:
         """Return the partition of each row."""
@@ -228,19 +238,22 @@ class Grouped:
         number = {each: place for place, each in enumerate(classes)}
         share = np.array(weights, np.float64)[:, None] / sum(weights)
         filled = np.zeros((len(weights), len(classes) + 1))  # the last column: all rows
-        rows = np.zeros((len(groups), len(classes) + 1))
-        for place, group in enumerate(groups):
+        sums = np.zeros(len(classes) + 1)
+        for group in groups:
             for each, count in self._rows[group].items():
-                rows[place, [number[each], -1]] += count
-        relative = rows / rows.sum(axis=0)
+                sums[[number[each], -1]] += count
         found = {}
         for place, group in enumerate(groups):
+            relative = np.zeros(len(sums))
+            for each, count in self._rows[group].items():
+                relative[[number[each], -1]] += count
+            relative /= sums
             remaining_groups = len(groups) - place
             empty = np.flatnonzero(filled[:, -1] == 0)
-            new_shares = (filled + relative[place]) / share
+            new_shares = (filled + relative) / share
             cost = (new_shares**2 - (filled / share) ** 2).sum(axis=1) * share[:, 0]
             chosen = int(empty[0]) if len(empty) >= remaining_groups else int(np.argmin(cost))
-            filled[chosen] += relative[place]
+            filled[chosen] += relative
             found[group] = chosen
         return found
 

@@ -168,7 +168,8 @@ class _Positions:
 
     def __init__(self, run: Run, model: Model, axis: Axis) -> None:
         self._axis, self._zero = axis, run.clock.first_start if axis == "time" else 0.0
-        rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
+        planned = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
+        rows = {partition: planned.get(partition, 0) for partition in model.partitions}
         self._per_epoch = sum(rows.values()) or 1
         self._rows_before: dict[tuple[int, int], int] = {}
         done = model.compacted_epochs * sum(rows.values())

@@ -20,8 +20,11 @@ from cerebro.contract.events import (
     RunResumed,
     RunStarted,
     RunStopRequested,
+    TaskAssigned,
     TaskCommitted,
+    TaskStarted,
 )
+from cerebro.contract.metrics import Terms
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest, NewModel, ParentCheckpoint
 from cerebro.contract.tasks.bodies import EvaluateTask, TaskBody, TrainTask
@@ -30,7 +33,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.figures.ranking.folds import fold_rows
 from cerebro.state import Model, ModelState, Run, RunState, TaskKey
 from cerebro.state.experiment import fold
-from cerebro.state.models.best import ranked_models
+from cerebro.state.models.best import best_in, ranked_models
 from cerebro.state.runs.folds import configurations, divided, models_of
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
@@ -189,6 +192,37 @@ def test_a_lost_partition_is_made_again_for_its_validation() -> None:
     check_disjoint(sim, run)
 
 
+def test_a_metric_that_is_a_ratio_on_some_partitions_fails_its_model() -> None:
+    """The message names the metric and the remedy."""
+    terms = {"loss": Terms(1.0, 2.0)}
+    sim = validating(epochs=1)
+    sim.run(limit=20_000)
+    first = next(e for e in sim.log if isinstance(e, TaskCommitted) and "/valid/m00-f1/" in e.task)
+    state = fold(EXPERIMENT, [event for event in sim.log if event.seq < first.seq])
+    mixed = first.result.model_copy(update={"ratios": terms, "metrics": {"loss": 0.5}})
+    state.apply(first.model_copy(update={"result": mixed}))
+    for event in sim.log:
+        is_task = isinstance(event, TaskStarted | TaskAssigned | TaskCommitted)
+        if event.seq > first.seq and is_task and "/valid/m00-f1/" in event.task:
+            state.apply(event.model_copy(update={"seq": 0}))
+    failure = state.runs["fit-1"].models["m00-f1"].failures.final
+    assert failure is not None
+    assert "'loss' of model m00-f1 in epoch 1 is missing on some partitions" in failure.message
+
+
+def test_the_best_configuration_of_all_fits_is_best_by_its_mean() -> None:
+    """Another cross-validation may have a fold with a better value."""
+    one, other = validating(epochs=1), validating(epochs=1)
+    runs = []
+    for sim, values in ((one, (0.2, 0.3)), (other, (0.1, 0.9))):
+        run = fit_of(sim)
+        for number, value in enumerate(values, start=1):
+            for name in ("m00", "m01", "m02"):
+                run.models[f"{name}-f{number}"].validation.metrics[1] = {"loss": value}
+        runs.append(best_in(run))
+    assert [best.value for best in runs if best is not None] == [pytest.approx(0.25), pytest.approx(0.5)]
+
+
 def test_a_failed_fold_leaves_its_configuration_without_a_mean() -> None:
     """The other configurations have one, and come first."""
     sim = validating(
@@ -261,6 +295,20 @@ def test_no_model_trains_on_a_row_it_validates_on(data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=7))
     workers = data.draw(st.integers(1, min(3, len(rows))))
     failing = data.draw(st.sets(st.sampled_from(["m00-f1", "m01-f2", "m02-f2"]), max_size=1))
+    unreadable = data.draw(
+        st.sets(
+            st.tuples(st.sampled_from(["m00-f2", "m01-f1"]), st.integers(1, 2), st.integers(0, 6)), max_size=3
+        )
+    )
+
+    def outcome(body: TaskBody, attempt: int, _worker: str) -> Failure | None:
+        if getattr(body, "model", "") in failing:
+            return FAILURE
+        is_hit = isinstance(body, EvaluateTask) and attempt == 1
+        if is_hit and (body.model, body.epoch, body.partitions[0]) in unreadable:
+            return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
+        return None
+
     outages = [
         WorkerOutage(
             worker=f"worker-{data.draw(st.integers(0, workers - 1))}",
@@ -275,7 +323,7 @@ def test_no_model_trains_on_a_row_it_validates_on(data: st.DataObject) -> None:
         workers=workers,
         crash_before=frozenset(data.draw(st.sets(st.integers(0, 150), max_size=3))),
         outages=outages,
-        outcome=lambda body, _attempt, _worker: FAILURE if getattr(body, "model", "") in failing else None,
+        outcome=outcome,
     )
     for command in data.draw(
         st.lists(
@@ -295,4 +343,4 @@ def test_no_model_trains_on_a_row_it_validates_on(data: st.DataObject) -> None:
     check_disjoint(sim, run)
     for model in run.models.values():
         if model.state is ModelState.FINISHED:
-            assert len(model.validation.metrics) == model.epochs
+            assert len(model.validation.metrics) + len(model.validation.skipped) == model.epochs

@@ -188,3 +188,40 @@ def test_groups_do_not_depend_on_the_order_of_rows(order: Any) -> None:
             for each in (given, shuffled)
         ]
         assert found[0] == found[1]
+
+
+def floats(*values: float) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.float64())], names=["number"])
+
+
+def test_a_row_without_a_number_as_its_group_is_refused() -> None:
+    """A NaN in a table of numbers is a missing value."""
+    found = row_places("t.csv", floats().schema, stratify="", group="number", seed=0)
+    assert found is not None
+    rows = Rows(
+        file=TableFile(store=FolderStore("/"), name="t.csv"), first=1, batch=floats(1.0, float("nan"))
+    )
+    with pytest.raises(MetadataError, match=r"row 2 of /t\.csv: give each row a group"):
+        found.observe(rows)
+
+
+def test_rows_without_a_number_are_a_class() -> None:
+    """All of them are the same class, in every batch."""
+    found = row_places("t.csv", floats().schema, stratify="number", group="", seed=0)
+    assert found is not None
+    for part in (floats(1.0, float("nan")), floats(float("nan"), 1.0)):
+        found.observe(Rows(file=TableFile(store=FolderStore("/"), name="t.csv"), first=1, batch=part))
+    assert found.plan([1.0, 1.0], 1.0) == [2, 2]
+    places = [found.places(floats(float("nan"), float("nan"))), found.places(floats(1.0, 1.0))]
+    assert [sorted(each.tolist()) for each in places] == [[0, 1], [0, 1]]
+
+
+def test_a_worker_without_rows_is_refused() -> None:
+    """A pattern of very unequal workers leaves the small one without rows."""
+    rows = [("a", number) for number in range(4)]
+    with pytest.raises(MetadataError, match=r"leaves worker 0 without rows: 4 rows of t\.csv are too few"):
+        places_of(rows, [1.0, 8.0], 1.0, stratify="label")
+
+
+def test_a_pattern_of_large_weights_is_short() -> None:
+    assert len(pattern([2_000_000_001, 3_000_000_000])) <= 1000

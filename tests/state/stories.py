@@ -234,8 +234,12 @@ class Story:
     ) -> int:
         """Assign and start a task; return the attempt."""
         attempt = self.assign(key, worker, devices, parallel_plan)
-        self.append(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
+        self.start_assigned(key, worker)
         return attempt
+
+    def start_assigned(self, key: TaskKey, worker: int) -> None:
+        """Start the newest attempt."""
+        self.append(TaskStarted(task=str(key), attempt=self.attempt(key) - 1, worker=f"worker-{worker}"))
 
     def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
         self.start(key, worker)

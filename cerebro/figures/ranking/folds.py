@@ -8,6 +8,7 @@ pairs. Two folds leave one degree of freedom: then only very large differences c
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +22,17 @@ from cerebro.figures.ranking.results import CONFIDENCE
 from cerebro.state import Run
 from cerebro.state.runs.folds import Configuration, configurations
 
+MAX_RANKED = 100
+"""Maximum number of configurations with ranks: the best ones. The number of tests grows with its square."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoldRow:
     """A configuration of a cross-validation.
 
     Attributes:
-        rank: 1 more than the number of configurations that are significantly better; `None` without values.
+        rank: 1 more than the number of configurations that are significantly better; `None` without values, and for
+            others than the best `MAX_RANKED`.
         configuration: such as ``m03``.
         model: its model of the first fold, such as ``m03-f1``.
         mean, std: mean and sample standard deviation over the folds, at `epoch`; `None` until each fold has a value.
@@ -69,6 +74,7 @@ def fold_rows(run: Run, *, confidence: float = CONFIDENCE) -> list[FoldRow]:
     found = configurations(run.models.values(), request)
     sign = 1 if request.mode == "max" else -1
     measured = [each for each in found if each.values]
+    measured = heapq.nlargest(MAX_RANKED, measured, key=lambda each: sign * fmean(each.values))
     test = partial(corrected_resampled, overlap=_overlap(run.plan))
     groups = [[sign * value for value in each.values] for each in measured]
     ranks = dict(zip((each.name for each in measured), tested_ranks(groups, test, confidence), strict=True))

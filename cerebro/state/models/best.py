@@ -151,13 +151,15 @@ def best_in(run: Run, *, best_of: Callable[[Run], Model | None] = Run.best_model
     if model is None or epoch is None:
         return None
     value = model.metric(run.fit_request.metric, epoch, validated=run.is_validated)
+    if model.lineage.fold is not None:
+        value = run.final_means().get(model.id, value)
     if value is None:
         return None
     return BestModel(run=run, model=model, epoch=epoch, value=value, point=point_of(run, model, epoch))
 
 
 def _ranking(run: Run) -> tuple[object, ...]:
-    """Return objectives, constraints, split and data set: values are comparable only if all are equal."""
+    """Return objectives, constraints, split, folds and data set: values are comparable only if all are equal."""
     request, dataset = run.fit_request, run.plan.dataset if run.plan else None
     objectives = tuple(request.objectives.items()) or ((request.metric, request.mode),)
-    return objectives, request.constraints, run.is_validated, dataset
+    return objectives, request.constraints, run.is_validated, request.folds, dataset

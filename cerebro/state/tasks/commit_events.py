@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
+from cerebro.contract.metrics import ADVICE
 from cerebro.contract.runs import MEASURES, FitRequest
 from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.tasks.failures import Failure, FailureKind
@@ -64,13 +65,28 @@ def _validate(result: TaskResult, run: Run, task: Task, model: Model) -> None:
     epoch, fold = task.key.epoch or 0, model.lineage.fold
     metrics: dict[str, float] | None = result.metrics
     if fold is not None:
-        if epoch in model.validation.metrics:
+        if not model.validation.may_come(epoch):
             return
         metrics = model.validation.add_part(epoch, task.key.partition or 0, result.part, fold.partitions)
     if metrics is not None:
         model.validate(epoch, metrics)
+        _require_merged(run, task, model, metrics, result.metrics)
     if isinstance(run.request, FitRequest) and "test_row_s" in run.request.compared_names:
         model.validation.row_s[epoch] = result.timings.compute_s / max(1, result.rows)
+
+
+def _require_merged(
+    run: Run, task: Task, model: Model, metrics: Mapping[str, object], returned: Mapping[str, object]
+) -> None:
+    """Fail a model if a compared metric of one partition cannot be merged with its other partitions."""
+    lost = [name for name in run.fit_request.compared_names if name in returned and name not in metrics]
+    if lost:
+        message = (
+            f"metric {lost[0]!r} of model {model.id} in epoch {task.key.epoch} is missing on some partitions of its "
+            f"fold, or a number on some and a Ratio on others: {ADVICE}"
+        )
+        model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
+        run.observe_model(model)
 
 
 def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, object]) -> None:
@@ -100,7 +116,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
     # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
     for epoch in model.validation.unreadable:
         for validation in map(run.task, run.validation_keys(model, epoch)):
-            if validation.state is not TaskState.COMMITTED:
+            if validation.state is TaskState.PENDING:  # other partitions of a fold may be validated now
                 validation.state = TaskState.FAILED
     model.validation.skip_unreadable()
     attempt = task.attempts[-1]

@@ -101,7 +101,11 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
         if model.progress.trained == epoch * len(model.partitions) and not model.is_trained:
             model.validation.unreadable.add(epoch)
             return
-        if model.busy or epoch < model.epochs:
+        newest = model.sub_epochs[-1].ended if model.sub_epochs else 0.0
+        is_intact = (
+            model.progress.trained == epoch * len(model.partitions) and task.attempts[-1].assigned >= newest
+        )
+        if model.busy or epoch < model.epochs or not is_intact:
             task.failures += 1
             if task.failures >= run.max_attempts:
                 task.state = TaskState.FAILED

@@ -93,7 +93,10 @@ class TaskKey(NamedTuple):
         if kind == "valid":
             model, epoch, *folds = rest
             key = cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
-            return key._replace(partition=_number("p", *folds)) if folds else key
+            if not folds:
+                return key
+            (partition,) = folds
+            return key._replace(partition=_number("p", partition))
         if kind == "test" and len(rest) == 1:
             return cls(run=run, kind=kind, model=rest[0])
         if kind in ("test", "predict"):

@@ -53,7 +53,11 @@ def outlook(
     estimates = fit.times.estimates
     is_known = estimates.observations >= min(len(fit.names.models), 2 * len(there))
     is_known = is_known or all(map(estimates.knows, fit.names.models))
-    if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or sub_epochs > MAX_SUB_EPOCHS:
+    if not there or not is_known or not run.has_known_end or sub_epochs > MAX_SUB_EPOCHS:
+        return None
+    if (
+        fit.gang_size > 1 or fit.has_folds
+    ):  # the simulation assumes one partition at a time, and all in each epoch
         return None
     chosen = [fit.names.worker(name) for name in there]
     models_ready, gpus_ready = ready(fit)
