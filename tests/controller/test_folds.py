@@ -201,9 +201,9 @@ def test_a_metric_that_is_a_ratio_on_some_partitions_fails_its_model() -> None:
     state = fold(EXPERIMENT, [event for event in sim.log if event.seq < first.seq])
     mixed = first.result.model_copy(update={"ratios": terms, "metrics": {"loss": 0.5}})
     state.apply(first.model_copy(update={"result": mixed}))
-    for event in sim.log:
-        is_task = isinstance(event, TaskStarted | TaskAssigned | TaskCommitted)
-        if event.seq > first.seq and is_task and "/valid/m00-f1/" in event.task:
+    later = [event for event in sim.log if event.seq > first.seq]
+    for event in (each for each in later if isinstance(each, TaskStarted | TaskAssigned | TaskCommitted)):
+        if event.task.startswith("fit-1/valid/m00-f1/"):
             state.apply(event.model_copy(update={"seq": 0}))
     failure = state.runs["fit-1"].models["m00-f1"].failures.final
     assert failure is not None
@@ -304,8 +304,8 @@ def test_no_model_trains_on_a_row_it_validates_on(data: st.DataObject) -> None:
     def outcome(body: TaskBody, attempt: int, _worker: str) -> Failure | None:
         if getattr(body, "model", "") in failing:
             return FAILURE
-        is_hit = isinstance(body, EvaluateTask) and attempt == 1
-        if is_hit and (body.model, body.epoch, body.partitions[0]) in unreadable:
+        place = (body.model, body.epoch, body.partitions[0]) if isinstance(body, EvaluateTask) else None
+        if attempt == 1 and place in unreadable:
             return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.tasks.results import TaskResult
@@ -22,7 +23,7 @@ def cross_validation(epochs: int) -> Story:
     """Two folds of two partitions; the first model has trained one epoch."""
     story = Story(workers=4)
     story.etl(workers=4, splits={"train": 10})
-    models = {"m00": {"batch_size": 1}}
+    models: dict[str, Hyperparameters] = {"m00": {"batch_size": 1}}
     request = FitRequest(
         code=SHA, models=tuple(models.values()), epochs=epochs, metric="loss", mode="min", folds=2
     )
