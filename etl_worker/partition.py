@@ -6,18 +6,21 @@ modules do the work: `shard_work` plans, `cores` runs processes, `shard_counts` 
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from cerebro.data.manifests import PartitionManifest, Source
+from cerebro.data.manifests import PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import STATISTICS_FILE, read_manifest, write_manifest
-from cerebro.data.statistics.data import merge_all, write_statistics
+from cerebro.data.statistics.data import DataStatistics, merge_all, write_statistics
 from cerebro.errors import DataError, RowError, ShardCorruptError
 from cerebro.worker.preprocessing.job import EtlJob, ProgressCallback
 from cerebro.worker.preprocessing.metadata import Metadata
 from etl_worker.cores import Cores
 from etl_worker.shard_counts import ShardCounts
 from etl_worker.shard_work import discard_doubtful_shards, shard_work
+
+log = logging.getLogger(__name__)
 
 
 def preprocess_partition(
@@ -62,8 +65,7 @@ def preprocess_partition(
         is_new = manifest != _existing(job)
         if is_new or not path.exists():
             shards = sorted(shard_counts.shards, key=lambda shard: shard.index)
-            observed = merge_all(shard.statistics for shard in shards if shard.statistics)
-            write_statistics(path, merge_all([metadata.statistics(), observed]))
+            write_statistics(path, _statistics(metadata, shards))
         if is_new:
             write_manifest(job.output_folder, manifest)
         return manifest
@@ -75,6 +77,18 @@ def preprocess_partition(
         raise
     finally:
         shutil.rmtree(job.cache_folder, ignore_errors=True)
+
+
+def _statistics(metadata: Metadata, shards: Iterable[ShardManifest]) -> DataStatistics:
+    """Return the statistics of a partition; without columns after an error, which must not fail the ETL."""
+    try:
+        observed = merge_all(shard.statistics for shard in shards if shard.statistics)
+        return merge_all([metadata.statistics(), observed])
+    except Exception:
+        log.exception(
+            "a partition has no statistics, because counting its rows failed; its rows are complete"
+        )
+        return DataStatistics()
 
 
 def _existing(job: EtlJob) -> PartitionManifest | None:

@@ -116,4 +116,5 @@ def _manifest(content: bytes, folder: str) -> PartitionManifest:
 
 def _array(column: pa.Array, field: Field) -> Array:
     values: Array = column.storage.flatten().to_numpy(zero_copy_only=False)
-    return np.asarray(values).view(field.storage).reshape(field.entry_shape)
+    stored = np.asarray(values).view(field.storage).reshape(field.entry_shape)
+    return stored.astype(field.dtype, copy=False)

@@ -32,11 +32,19 @@ class Summaries:
         self._outcomes: OrderedDict[str, tuple[Outcome, float]] = OrderedDict()
         """Key -> outcome, and the time of its computation."""
         self._threads: dict[str, threading.Thread] = {}
+        self._retries: list[float] = []
+        """Times from which failed computations are repeated."""
         self._version = 0
 
     def version(self) -> int:
-        """Return a number that increases with each computed summary."""
-        return self._version
+        """Return a number that increases when a call of `find` may return or compute another summary."""
+        with self._lock:
+            now = self._monotonic()
+            expired = [until for until in self._retries if until <= now]
+            for until in expired:
+                self._retries.remove(until)
+            self._version += len(expired)
+            return self._version
 
     def find(self, plan: EtlPlan, created: float, *, wait_s: float = 0.0) -> Outcome | None:
         """Return the summary of a complete data set; `None` while it is computed, or if a version before 0.4.0 made it.
@@ -63,7 +71,7 @@ class Summaries:
 
     def _find(self, key: str) -> Outcome | None:
         outcome, computed = self._outcomes.get(key, (None, 0.0))
-        if outcome is not None and outcome.reason and self._monotonic() > computed + _RETRY_S:
+        if outcome is not None and outcome.reason and self._monotonic() >= computed + _RETRY_S:
             return None
         return outcome
 
@@ -78,9 +86,11 @@ class Summaries:
         finally:
             with self._lock:
                 del self._threads[key]
+                self._version += 1
                 if outcome is not None:
-                    self._outcomes[key] = outcome, self._monotonic()
-                    self._version += 1
+                    now = self._monotonic()
+                    self._outcomes[key] = outcome, now
+                    self._retries += [now + _RETRY_S] if outcome.reason else []
                 while len(self._outcomes) > _MAX_KEPT:
                     self._outcomes.popitem(last=False)
 

@@ -35,11 +35,19 @@ class Rankings:
         self._outcomes: OrderedDict[str, tuple[Outcome, float]] = OrderedDict()
         """Key -> outcome, and the time after which a request computes it again."""
         self._threads: dict[str, threading.Thread] = {}
+        self._retries: list[float] = []
+        """Times from which failed computations are repeated."""
         self._version = 0
 
     def version(self) -> int:
-        """Return a number that increases with each outcome."""
-        return self._version
+        """Return a number that increases when a call of `find` may return or compute another outcome."""
+        with self._lock:
+            now = time.monotonic()
+            expired = [until for until in self._retries if until <= now]
+            for until in expired:
+                self._retries.remove(until)
+            self._version += len(expired)
+            return self._version
 
     def find(self, request: Request, created: float, *, wait_s: float = 0.0) -> Outcome | None:
         """Return an outcome; `None` while it is being computed.
@@ -93,10 +101,11 @@ class Rankings:
         finally:
             with self._lock:
                 del self._threads[key]
+                self._version += 1
                 if outcome is not None:
                     until = time.monotonic() + _RETRY_S if outcome.is_temporary else math.inf
                     self._outcomes[key] = outcome, until
-                    self._version += 1
+                    self._retries += [until] if outcome.is_temporary else []
                 while len(self._outcomes) > _MAX_KEPT:
                     self._outcomes.popitem(last=False)
 

@@ -1,7 +1,7 @@
 """Thumbnails of rows: small PNG files from arrays, and unchanged image objects. Runs in the child process only.
 
 User code and users wrote both, so size and kind are limited. No image is decoded here: an object counts as an image by
-its first bytes, and the browser decodes it.
+its first bytes, and the browser decodes it. A small file may decode to gigabytes, so the header's size is limited too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from cerebro.data.objects import ObjectStore
 from cerebro.errors import CerebroError
 from dispatcher.ranking.outcomes import Thumbnail
+from dispatcher.rows.image_sizes import num_pixels
 from dispatcher.start.locator_process import image_kind
 from dispatcher.start.locator_sources import NotCheckedError
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     Pixels = npt.NDArray[np.uint8]
 
 MAX_OBJECT_BYTES = 128 << 10
+MAX_PIXELS = 16 << 20
+"""Maximum width times height of an object."""
 MAX_SIDE = 96
 """Maximum width and height of a PNG from an array."""
 _MIN_SIDE, _MAX_ARRAY_SIDE, _MAX_RATIO = 8, 4096, 4
@@ -33,7 +36,7 @@ _CHANNELS = (_GRAY, _RGB, 4)
 
 
 def from_object(root: ObjectStore, name: str) -> Thumbnail | None:
-    """Return an object; `None` if it is missing, too large or no image."""
+    """Return an object; `None` if it is missing, no image, or has too many bytes or pixels."""
     try:
         if root.size(name) > MAX_OBJECT_BYTES:
             return None
@@ -41,7 +44,8 @@ def from_object(root: ObjectStore, name: str) -> Thumbnail | None:
     except (NotCheckedError, CerebroError, OSError, ValueError):
         return None
     kind = image_kind(content)
-    return Thumbnail(kind=kind, content=content) if kind else None
+    pixels = num_pixels(kind, content) if kind else None
+    return Thumbnail(kind=kind, content=content) if pixels and pixels <= MAX_PIXELS else None
 
 
 def from_array(value: np.ndarray[Any, Any]) -> Thumbnail | None:

@@ -85,6 +85,7 @@ def test_arrays_of_rows_are_those_that_were_stored(wanted: Sequence[int], batch_
         assert found.keys() == {each for each in wanted if each < 10}
         for row_id, arrays in found.items():
             number = int(row_id)
+            assert arrays["input.is_even"].dtype == bool
             assert {name: value.tolist() for name, value in arrays.items()} == {
                 "input.image": [[number] * 4] * 3,
                 "input.is_even": number % 2 == 0,

@@ -113,9 +113,23 @@ def test_a_failure_to_compute_is_not_kept(
         failed = until(lambda: rankings.find(request, 1.0, wait_s=1), "failure")
     assert failed.reason.startswith("it could not be computed: ")
     now[0] = 59.0
+    version = rankings.version()
     assert rankings.find(request, 1.0) == failed
     now[0] = 60.0
+    assert rankings.version() > version  # an open page asks again
     assert until(lambda: rankings.find(request, 1.0, wait_s=1), "ranking").ranking is not None
+
+
+def test_an_open_page_asks_again_after_a_busy_moment(bench: Bench) -> None:
+    """Nothing was computed, but the version differs."""
+    rankings = Rankings(bench.settings.volumes)
+    admitted = rankings._processes._slots._admitted
+    while admitted.acquire(blocking=False):
+        pass
+    version = rankings.version()
+    request = RankingRequest(files={"m00": ("m00.arrow",)}, mode="max")
+    assert rankings.find(request, 1.0, wait_s=60) is None
+    assert rankings.version() > version
 
 
 @pytest.mark.parametrize("is_mounted", [True, False])

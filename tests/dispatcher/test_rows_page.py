@@ -239,7 +239,16 @@ def test_links_are_not_followed(bench: Bench, tmp_path: Path) -> None:
     assert found.thumbnails == {}
 
 
-@pytest.mark.parametrize("content", [b"GIF87 no image" + bytes(MAX_OBJECT_BYTES), b"<svg/>", b"", None])
+def black(side: int) -> bytes:
+    """Return a small file of a large black image."""
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [b"GIF87 no image" + bytes(MAX_OBJECT_BYTES), black(4100), b"<svg/>", b"", None]
+)
 def test_only_small_images_are_thumbnails(bench: Bench, content: bytes | None) -> None:
     """Other objects of the same rows are shown by their arrays."""
     values, volumes = three_models(), bench.settings.volumes

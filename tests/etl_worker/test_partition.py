@@ -17,7 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
+import cerebro.worker.preprocessing.metadata as metadata_module
+from cerebro.data.partitions import STATISTICS_FILE, failed_rows, find_partitions, read_manifest
+from cerebro.data.statistics.data import DataStatistics
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
 from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
@@ -66,6 +68,22 @@ def test_cores_do_not_collect_the_garbage_of_their_parent(tmp_path: Path) -> Non
         assert notes(tmp_path / "log") == [str(os.getpid())]
     finally:
         gc.enable()
+
+
+def test_an_error_while_counting_columns_does_not_fail_the_etl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The partition is complete, without columns in its statistics."""
+
+    def fail(*_: object) -> None:
+        raise OverflowError("(34, 'Numerical result out of range')")
+
+    monkeypatch.setattr(metadata_module, "observe_metadata", fail)
+    job = make_job(tmp_path, list(range(4)))
+    assert preprocess(job, Double, nothing).rows_out == 4
+    statistics = DataStatistics.from_json((job.output_folder / STATISTICS_FILE).read_bytes())
+    assert statistics == DataStatistics()
+    assert "a partition has no statistics" in caplog.text
 
 
 @settings(deadline=None, max_examples=60)

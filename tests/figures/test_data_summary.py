@@ -23,7 +23,9 @@ def partition(columns: Columns) -> DataStatistics:
     fields = tuple(Field(name=name, dtype=str(v.dtype), shape=v.shape[1:]) for name, v in columns.items())
     observer = ShardObserver(len(next(iter(columns.values()))))
     observer.observe(Layout(fields=fields, structure={}, first_id=0), list(columns.values()))
-    return observer.result()
+    found = observer.result()
+    assert found is not None
+    return found
 
 
 def cut(columns: Columns, order: npt.NDArray[np.int64], partitions: int) -> list[DataStatistics]:
@@ -74,6 +76,7 @@ def test_sorted_rows_always_warn(rows: int, partitions: int) -> None:
         summary = summarize({"train": cut({"input": values}, np.argsort(values), partitions)})
         text = next(warning.text for warning in summary.warnings if warning.kind == "partitions")
         assert "partitions of train differ in field 'input'" in text
+        assert "or the group of run_etl(), which decide the partition" in text
 
 
 def test_tiny_differences_of_many_rows_do_not_warn() -> None:
@@ -118,13 +121,46 @@ def test_duplicates_in_a_sample_are_estimated() -> None:
     assert int(text.split()[1].replace(",", "")) == pytest.approx(5000, rel=0.1)
 
 
+def part(values: dict[str, Any]) -> DataStatistics:
+    """Return the statistics of a partition's metadata."""
+    batch = pa.record_batch(values)
+    return DataStatistics(columns=tuple(observe_metadata([batch], name) for name in values))
+
+
+def test_a_sample_of_metadata_is_not_called_constant() -> None:
+    """Another value between the sampled rows would be missed. Ranges of fields are of all rows."""
+    texts, numbers = np.full(20_000, "x"), np.ones(20_000)
+    texts[1], numbers[1] = "y", 2.0
+    summary = summarize({"train": [part({"text": pa.array(texts), "number": pa.array(numbers)})]})
+    assert kinds(summary) == []
+    assert "constant" in kinds(summarize({"train": [partition({"output": np.ones(20_000)})]}))
+
+
+def test_missing_values_of_rows_to_predict_do_not_warn() -> None:
+    """Their labels are unknown by design, and so is their absence of missing values no evidence."""
+    lacking, full = part({"age": pa.nulls(100, pa.int64())}), part({"age": [1, 2] * 50})
+    assert "missing" not in kinds(summarize({"train": [full], "predict": [lacking]}))
+    assert "missing" not in kinds(summarize({"train": [part({"age": [None, 1] * 50})], "predict": [full]}))
+    assert "missing" in kinds(summarize({"train": [lacking], "valid": [full], "predict": [lacking]}))
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (np.array([1000001, 1000002]), ["1000001", "1000002"]),
+        (np.array([0.5, 1234567.5]), ["0.5", "1234567.5"]),
+        (np.array([0.1, 1.0000001], np.float32), ["0.1", "1.0000001"]),
+        (np.array([-0.0, -3.0]), ["-3", "0"]),
+    ],
+)
+def test_different_numbers_have_different_labels(values: npt.NDArray[Any], labels: list[str]) -> None:
+    """Integers are exact, and others have the digits that they need."""
+    (column,) = summarize({"train": [partition({"output": values})]}).columns
+    assert [each.label for each in column.splits[0].bins] == labels
+
+
 def test_constant_and_missing_columns_warn() -> None:
     """Constant columns, columns without values, and missing values in one split only."""
-
-    def part(values: dict[str, Any]) -> DataStatistics:
-        batch = pa.record_batch(values)
-        return DataStatistics(columns=tuple(observe_metadata([batch], name) for name in values))
-
     train = {"same": ["x"] * 100, "none": pa.nulls(100), "age": [None] * 30 + [1, 2] * 35}
     valid = {"same": ["x"] * 100, "none": pa.nulls(100), "age": [1, 2] * 50}
     summary = summarize({"train": [part(train)], "valid": [part(valid)]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from cerebro.data.tables.whole_tables import write_columns
 from cerebro.errors import DataError
 from cerebro.figures.ranking.results import RankingRequest
 from cerebro.figures.ranking.row_tables import compare_rows
+from cerebro.figures.ranking.row_values import RowValues
 from cerebro.figures.ranking.rows import ComparedRows, RowsRequest
 
 Table = npt.NDArray[np.float64]
@@ -156,3 +158,19 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DataError, match="10 values of 2 models, more than 8: pass hardest=100"):
         rows_table(request, lambda name: (tmp_path / name).open("rb"))
     assert len(rows_table(request, lambda name: (tmp_path / name).open("rb"), hardest=4)) == 4
+
+
+def test_ids_of_few_rows_are_not_taken_from_objects_of_all(tmp_path: Path) -> None:
+    """A million texts as Python objects take a second, for a page with 20 of them."""
+    files = write(tmp_path, np.zeros((100_000, 1)), cuts=(40_000,))
+    reader = RowValues(files, "loss", lambda name: (tmp_path / name).open("rb"))
+    assert reader.num_rows == 100_000
+    chosen = np.array([99_999, 0, 40_000])
+    tracemalloc.start()
+    try:
+        found = reader.ids(chosen)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == ["row-99999", "row-0", "row-40000"]
+    assert reader.ids()[chosen].tolist() == found.tolist()

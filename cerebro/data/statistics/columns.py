@@ -79,7 +79,8 @@ class ColumnStatistics:
         is_one_kind = all(part.kind == first.kind for part in with_values)
         values = [part for part in with_values if is_one_kind]
         counted = sum(part.counted for part in values)
-        mean = sum(part.mean * part.counted for part in values) / counted if counted else 0.0
+        mean = _finite(sum(part.mean * part.counted for part in values) / counted) if counted else 0.0
+        gaps = [part.mean - mean for part in values]
         return cls(
             name=first.name,
             source=first.source,
@@ -93,7 +94,11 @@ class ColumnStatistics:
             high=max((part.high for part in values if part.high is not None), default=None),
             counted=counted,
             mean=mean,
-            deviations=sum(part.deviations + part.counted * (part.mean - mean) ** 2 for part in values),
+            deviations=_finite(
+                sum(
+                    part.deviations + part.counted * gap * gap for part, gap in zip(values, gaps, strict=True)
+                )
+            ),
             histogram=Histogram.merge([part.histogram for part in values]),
             texts=merge_texts([part.texts for part in values]),
         )
@@ -113,6 +118,11 @@ class ColumnStatistics:
             is_exact=counts["is_exact"],
         )
         return cls(**{**value, "shape": tuple(value["shape"]), "histogram": histogram})
+
+
+def _finite(value: float) -> float:
+    """Return 0.0 for a sum of very large numbers that overflowed."""
+    return value if math.isfinite(value) else 0.0
 
 
 def bounded(texts: Mapping[str, int]) -> Mapping[str, int] | None:

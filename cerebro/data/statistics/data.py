@@ -6,6 +6,7 @@ A worker writes a partition's statistics to the shared volume. Data sets of earl
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,15 @@ from cerebro.data.statistics.observation import observe_field, observe_ragged, s
 from cerebro.data.statistics.row_hashes import RowHashes, first_level, hashes_of
 from cerebro.errors import DataError
 
+log = logging.getLogger(__name__)
+
 MAX_COLUMNS = 200
 """Maximum number of fields, and of metadata columns, with statistics."""
 MAX_BYTES = 16 << 20
 """Maximum size of a file of statistics."""
 _VERSION = 1
 _SHARD_STEP, _MIN_STEP = 4, 8
+_FAILED = "a shard has no statistics, because counting its rows failed; its rows are complete"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,8 @@ class DataStatistics:
 class ShardObserver:
     """Collects the statistics of one shard, batch by batch.
 
+    An error while it counts ends the collection, but not the ETL.
+
     Args:
         rows: rows of the whole partition, which determine the sample.
         index: number of the shard. In large partitions, every `_SHARD_STEP`-th shard is sampled, because a sample has a
@@ -89,6 +95,7 @@ class ShardObserver:
         self._columns: dict[str, list[ColumnStatistics]] = {}
         self._omitted = 0
         self._hashes: list[RowHashes] = []
+        self._has_failed = False
 
     def observe(self, layout: Layout, columns: Sequence[Any]) -> None:
         """Add a batch.
@@ -96,6 +103,15 @@ class ShardObserver:
         Args:
             columns: for each field an array with rows first, or offsets and entries of a ragged field.
         """
+        if self._has_failed:
+            return
+        try:
+            self._observe(layout, columns)
+        except Exception:
+            self._has_failed = True
+            log.exception(_FAILED)
+
+    def _observe(self, layout: Layout, columns: Sequence[Any]) -> None:
         self._omitted = max(0, len(layout.fields) - MAX_COLUMNS)
         for item, values in list(zip(layout.fields, columns, strict=True))[:MAX_COLUMNS]:
             self._columns.setdefault(item.name, []).append(
@@ -115,17 +131,23 @@ class ShardObserver:
             [values for _, is_ragged, values in inputs if is_ragged],
             self._level,
         )
-        self._hashes.append(
-            RowHashes.of(hashes, self._level, rows=len(columns[0]) - bool(layout.fields[0].is_ragged))
-        )
+        first = columns[0]
+        rows = len(first[0]) - 1 if layout.fields[0].is_ragged else len(first)
+        self._hashes.append(RowHashes.of(hashes, self._level, rows=rows))
 
-    def result(self) -> DataStatistics:
-        """Return the statistics of all batches."""
-        return DataStatistics(
-            columns=tuple(map(ColumnStatistics.merge, self._columns.values())),
-            omitted=self._omitted,
-            hashes=RowHashes.merge(self._hashes),
-        )
+    def result(self) -> DataStatistics | None:
+        """Return the statistics of all batches; `None` after an error."""
+        if self._has_failed:
+            return None
+        try:
+            return DataStatistics(
+                columns=tuple(map(ColumnStatistics.merge, self._columns.values())),
+                omitted=self._omitted,
+                hashes=RowHashes.merge(self._hashes),
+            )
+        except Exception:
+            log.exception(_FAILED)
+            return None
 
 
 def merge_all(parts: Iterable[DataStatistics]) -> DataStatistics:

@@ -24,6 +24,8 @@ from cerebro.data.statistics.histogram import Histogram
 SAMPLE = 8192
 _MAX_ELEMENTS = 4096
 """Maximum number of elements of an array that its mean is of."""
+_BLOCK_ELEMENTS = 1 << 18
+"""Elements of which a range is computed at a time, which bounds the memory of copies."""
 _MAX_TEXT = 80
 """Characters of a text that are kept."""
 _MAX_TEXT_BYTES = 1 << 20
@@ -47,13 +49,24 @@ def observe_field(field: Field, values: npt.NDArray[Any], step: int) -> ColumnSt
     if not rows or not elements:
         return ColumnStatistics(name=field.name, source="rows", kind="other", type=field.dtype, rows=rows)
     flat = values.reshape(rows, elements)
-    low, high = flat.min(), flat.max()
     missing = infinite = 0
-    if values.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
-        has_nan = np.isnan(flat).any(axis=1)
-        missing, infinite = int(has_nan.sum()), int((np.isinf(flat).any(axis=1) & ~has_nan).sum())
-        finite = flat[np.isfinite(flat)]
-        low, high = (finite.min(), finite.max()) if finite.size else (None, None)
+    lows, highs = [], []
+    size = max(1, _BLOCK_ELEMENTS // elements)
+    for block in (flat[start : start + size] for start in range(0, rows, size)):
+        numbers = (
+            block.astype(np.float32) if block.dtype == np.float16 else block
+        )  # NumPy is slow with float16
+        low, high = numbers.min(), numbers.max()
+        if numbers.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
+            has_nan = np.isnan(numbers).any(axis=1)
+            missing += int(has_nan.sum())
+            infinite += int((np.isinf(numbers).any(axis=1) & ~has_nan).sum())
+            finite = numbers[np.isfinite(numbers)]
+            if not finite.size:
+                continue
+            low, high = finite.min(), finite.max()
+        lows.append(float(low))
+        highs.append(float(high))
     sample = flat[::step] if step else flat[:0]
     if elements > 1:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -69,8 +82,8 @@ def observe_field(field: Field, values: npt.NDArray[Any], step: int) -> ColumnSt
         rows=rows,
         missing=missing,
         infinite=infinite,
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
+        low=min(lows, default=None),
+        high=max(highs, default=None),
         **_of_values(means),
     )
 
@@ -119,6 +132,8 @@ def _numbers(column: ColumnStatistics, parts: Sequence[pa.Array], step: int) -> 
     missing, infinite = column.missing, 0
     for part in parts:
         numbers = part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
+        if pa.types.is_float16(numbers.type):
+            numbers = numbers.cast(pa.float32())  # earlier versions of Arrow cannot find NaN in float16
         sample = _sample(numbers, step).cast(pa.float64(), safe=False).drop_null()
         sampled.append(sample.to_numpy(zero_copy_only=False))
         if pa.types.is_floating(numbers.type):

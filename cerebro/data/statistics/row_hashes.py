@@ -28,6 +28,10 @@ _NARROW_BYTES = 512
 """Rows up to this size are chosen before they are hashed, because hashing costs a call for each row."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _UPPER = np.uint64(0xFFFFFFFF00000000)
+_FACTORS = np.array(
+    [xxhash.xxh3_64_intdigest(bytes([at])) | 1 for at in range(_NARROW_BYTES // 8)], np.uint64
+)
+"""An odd number for each position of a word in a row, so that equal words at other positions differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +136,14 @@ def _wide_hashes(columns: Sequence[npt.NDArray[np.uint8]], width: int) -> Hashes
 
 
 def _narrow_hashes(columns: Sequence[npt.NDArray[np.uint8]], width: int, level: int) -> Hashes:
-    """Hash only the kept rows. The exclusive or of a row's words is the upper half of its hash, which decides."""
+    """Hash only the kept rows. A product of words and positions is the upper half of a hash, which decides."""
     padded = -(-width // 8) * 8
     gap = [np.zeros((len(columns[0]), padded - width), np.uint8)] if padded > width else []
     block = np.concatenate([*columns, *gap], axis=1)
-    upper = np.bitwise_xor.reduce(block.view(np.uint64), axis=1) * _MIX
+    words = block.view(np.uint64) * _MIX
+    words ^= words >> np.uint64(32)
+    words *= _FACTORS[: padded // 8]
+    upper = np.bitwise_xor.reduce(words, axis=1) * _MIX
     upper = ((upper ^ (upper >> np.uint64(32))) * _MIX) & _UPPER
     if level:
         is_below = upper < np.uint64(1 << (_BITS - level))

@@ -33,6 +33,7 @@ MAX_PARTITIONS = 16
 _CERTAIN = 5.0
 """Missing values to expect in a split before none at all are remarkable: by chance in 1 of 150 splits."""
 _MAX_FREQUENT = 20
+_EXACT_INTEGERS = 1 << 53
 
 Splits = Mapping[str, Sequence[DataStatistics]]
 _Key = tuple[str, str]
@@ -168,8 +169,8 @@ def _partition_warnings(differences: Sequence[tuple[Column, str, Difference]]) -
             column=column.name,
             text=(
                 f"the partitions of {split} differ in {_named(column)} more than chance explains "
-                f"(effect {difference.effect:.2g}). Models see them one after another: check the row ids, which "
-                "decide the partition, and rows that failed"
+                f"(effect {difference.effect:.2g}). Models see them one after another: check rows that failed, and "
+                "the row ids or the group of run_etl(), which decide the partition"
             ),
         )
         for column, split, difference in chosen
@@ -197,6 +198,7 @@ def _duplicate_warnings(found: Sequence[Duplicates]) -> list[DataWarning]:
 
 
 def _missing_warnings(column: Column, by_split: Mapping[str, ColumnStatistics]) -> list[DataWarning]:
+    by_split = {split: merged_column for split, merged_column in by_split.items() if split != "predict"}
     lacking = [split for split, merged_column in by_split.items() if merged_column.missing]
     if len(lacking) != 1 or len(by_split) < 2:
         return []
@@ -230,6 +232,8 @@ def _constant_warnings(column: Column, by_split: Mapping[str, ColumnStatistics])
         ]
     if column.kind == "other" or not counted or missing or any(w.infinite for w in by_split.values()):
         return []
+    if column.source == "metadata" and counted < rows:
+        return []  # a sample, whose range is not the range of all rows
     if column.kind == "text":
         texts = merge_texts([w.texts for w in by_split.values()])
         value = next(iter(texts)) if texts and len(texts) == 1 else None
@@ -258,8 +262,15 @@ def _shares(counts: Sequence[int]) -> list[float]:
 def _bin_label(edge: float, histogram: Histogram) -> str:
     if histogram.is_exact:
         return _number(edge)
-    return f"{_number(edge)} to {_number(edge + math.ldexp(1.0, histogram.exponent))}"
+    return f"{_number(edge, 6)} to {_number(edge + math.ldexp(1.0, histogram.exponent), 6)}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}"
+def _number(value: float, digits: int = 0) -> str:
+    """Return a number as text: integers exactly, others with `digits`, by default as many as distinguish them."""
+    if value.is_integer() and abs(value) < _EXACT_INTEGERS:
+        return str(int(value))
+    if digits:
+        return f"{value:.{digits}g}"
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return repr(float(str(single)) if float(single) == value else value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,9 @@ def observed(columns: dict[str, Any]) -> DataStatistics:
     )
     observer = ShardObserver(rows)
     observer.observe(Layout(fields=fields, structure={}, first_id=0), list(columns.values()))
-    return observer.result()
+    found = observer.result()
+    assert found is not None
+    return found
 
 
 def metadata_column(values: Any) -> ColumnStatistics:
@@ -67,6 +70,7 @@ def test_ragged_fields_have_their_lengths() -> None:
         Layout(fields=(field,), structure={}, first_id=0), [(np.array([0, 2, 2, 4]), np.array([7, 8, 7, 8]))]
     )
     found = observer.result()
+    assert found is not None
     assert (found.columns[0].low, found.columns[0].high, found.columns[0].kind) == (0.0, 2.0, "ragged")
     _, counts = found.hashes.at_level(0)
     assert sorted(counts) == [1, 2]
@@ -142,10 +146,75 @@ def test_large_partitions_sample_rows_of_some_shards() -> None:
         values = np.arange(4096.0) + index
         values[7] = np.nan
         observer.observe(layout, [values])
-        parts.append(observer.result())
+        found = observer.result()
+        assert found is not None
+        parts.append(found)
     (column,) = merge_all(parts).columns
     assert 8000 < column.counted <= 16_384
     assert (column.rows, column.missing, column.low, column.high) == (64 * 4096, 64, 0.0, 4158.0)
+
+
+def test_very_large_numbers_of_partitions_merge() -> None:
+    """Sentinels such as the largest float64: a mean or deviation that overflows is 0, as in one partition."""
+    largest = np.finfo(np.float64).max
+    parts = [
+        observed({"input": np.array(values)}) for values in ([largest, largest], [-largest, 1.0], [1e200])
+    ]
+    for some in (parts[:2], parts[1:], parts):
+        (column,) = merge_all(some).columns
+        assert np.isfinite([column.mean, column.deviations]).all()
+        assert column.rows == sum(part.columns[0].rows for part in some)
+
+
+def test_rows_of_a_first_ragged_field_are_counted() -> None:
+    """In each batch, whatever its number of rows."""
+    fields = (
+        Field(name="input", dtype="int64", shape=(None,)),
+        Field(name="output", dtype="int64", shape=()),
+    )
+    observer = ShardObserver(7)
+    for rows in (4, 3):
+        ragged = (np.arange(rows + 1), np.arange(rows))
+        observer.observe(Layout(fields=fields, structure={}, first_id=0), [ragged, np.arange(rows)])
+    found = observer.result()
+    assert found is not None
+    assert found.hashes.rows == 7
+
+
+def test_an_error_while_counting_ends_the_statistics_only(caplog: pytest.LogCaptureFixture) -> None:
+    """The shard has none, and the log says why."""
+    observer = ShardObserver(2)
+    layout = Layout(fields=(Field(name="input", dtype="float64", shape=()),), structure={}, first_id=0)
+    observer.observe(layout, [np.array([1.0, 2.0])])
+    observer.observe(layout, [np.array(["no", "numbers"])])
+    observer.observe(layout, [np.array([3.0])])
+    assert observer.result() is None
+    assert "a shard has no statistics" in caplog.text
+
+
+def test_float16_has_the_statistics_of_float32() -> None:
+    """In metadata and in fields of several blocks, with NaN and infinity."""
+    values = np.linspace(-1, 1, 600_000).astype(np.float16).reshape(300_000, 2)
+    values[7, 0], values[8, 1], values[299_999, 1] = np.nan, np.inf, 2.0
+    (half,), (single,) = (observed({"input": each}).columns for each in (values, values.astype(np.float32)))
+    assert replace(half, type="float32") == single
+    assert (half.missing, half.infinite, half.low, half.high) == (1, 1, -1.0, 2.0)
+    column = metadata_column(pa.array(np.array([1, np.nan, np.inf, 3], np.float16)))
+    assert (column.missing, column.infinite, column.low, column.high) == (1, 1, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "int64"])
+@pytest.mark.parametrize("values", [(1,), (2,), (2, 2)])
+def test_samples_of_one_hot_rows_have_the_expected_size(dtype: str, values: tuple[int, ...]) -> None:
+    """The part of a hash that decides depends on the positions of equal values."""
+    width = 512 // np.dtype(dtype).itemsize
+    rows = np.zeros((width - 1, width), dtype)
+    for at in range(width - 1):
+        rows[at, at : at + len(values)] = values
+    upper = hashes_of([rows], []) >> np.uint64(32)
+    assert len(np.unique(upper)) == len(rows)
+    top = np.bincount((upper >> np.uint64(31)).astype(np.int64), minlength=2)
+    assert top.min() > 0.25 * len(rows)
 
 
 def test_damaged_statistics_are_refused() -> None:

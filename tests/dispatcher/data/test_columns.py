@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cerebro.contract.runs import EtlPlan, PartitionPlan
 from cerebro.data.fields import Field, Layout
 from cerebro.data.statistics.data import ShardObserver, write_statistics
 from cerebro.runtime.volumes import Volumes
 from dispatcher.data.process import Job, compute
+from dispatcher.data.summaries import Summaries
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story
@@ -43,7 +45,9 @@ def write_sorted(volumes: Volumes) -> None:
         observer = ShardObserver(898)
         values = [np.arange(898.0) + 898 * number, np.full(898, number)]
         observer.observe(Layout(fields=fields, structure={}, first_id=0), values)
-        write_statistics(volumes.statistics("d1", "train", number), observer.result())
+        statistics = observer.result()
+        assert statistics is not None
+        write_statistics(volumes.statistics("d1", "train", number), statistics)
 
 
 @pytest.mark.processes
@@ -78,3 +82,43 @@ def test_damaged_statistics_have_a_reason(volumes: Volumes) -> None:
     assert found.incomplete == 1
     (volumes.shared / names[0]).write_text("{")
     assert "damaged" in compute(Job(files={"train": names}, shared=str(volumes.shared), cpu_s=9)).reason
+
+
+PLAN = EtlPlan(
+    dataset="d1",
+    splits={"train": tuple(PartitionPlan(partition=n, worker="worker-0", rows=898) for n in range(2))},
+)
+
+
+@pytest.mark.processes
+def test_a_failure_has_a_new_version_once_it_is_repeated(volumes: Volumes) -> None:
+    """An open page then asks again."""
+    write_sorted(volumes)
+    path = volumes.statistics("d1", "train", 1)
+    content = path.read_bytes()
+    path.write_text("{")
+    now = [0.0]
+    summaries = Summaries(volumes, lambda: now[0])
+    failed = until(lambda: summaries.find(PLAN, 1.0, wait_s=1), "failure")
+    assert "damaged" in failed.reason
+    path.write_bytes(content)
+    now[0] = 59.0
+    version = summaries.version()
+    assert summaries.find(PLAN, 1.0) == failed
+    assert summaries.version() == version
+    now[0] = 60.0
+    assert summaries.version() > version
+    assert until(lambda: summaries.find(PLAN, 1.0, wait_s=1), "summary").summary is not None
+    assert summaries.version() > version + 1
+
+
+def test_an_open_page_asks_again_after_a_busy_moment(volumes: Volumes) -> None:
+    """Nothing was computed, but the version differs."""
+    write_sorted(volumes)
+    summaries = Summaries(volumes)
+    admitted = summaries._processes._slots._admitted
+    while admitted.acquire(blocking=False):
+        pass
+    version = summaries.version()
+    assert summaries.find(PLAN, 1.0, wait_s=60) is None
+    assert summaries.version() > version
