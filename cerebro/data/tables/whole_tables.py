@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -153,6 +153,14 @@ def read_rows(file: BinaryIO, name: str) -> tuple[pa.Array, dict[str, np.ndarray
         for column in table.column_names
         if column != "id"
     }
+
+
+def joined(parts: Sequence[pa.Array], rows: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    """Return the values of some positions in at least one array; by default all values."""
+    typed = [part for part in parts if len(part)] or parts[:1]  # ids of an empty file have no type
+    values = pa.chunked_array(typed)
+    found: np.ndarray[Any, Any] = (values if rows is None else values.take(pa.array(rows))).to_numpy()
+    return found
 
 
 def _arrow(name: str, column: Any) -> pa.Array:

@@ -7,9 +7,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from cerebro.data.tables.whole_tables import read_rows
+from cerebro.data.tables.whole_tables import joined, read_rows
 from cerebro.errors import DataError
 
 Floats = npt.NDArray[np.float64]
@@ -64,12 +63,7 @@ class RowValues:
 
     def ids(self, rows: npt.NDArray[np.int64] | None = None) -> np.ndarray[Any, Any]:
         """Return the ids of rows, by their positions in the order of the test; by default of all."""
-        parts = [part for part in self._known_ids() if len(part)] or self._known_ids()[
-            :1
-        ]  # empty ones have no type
-        ids = pa.chunked_array(parts)
-        found: np.ndarray[Any, Any] = (ids if rows is None else ids.take(pa.array(rows))).to_numpy()
-        return found
+        return joined(self._known_ids(), rows)
 
     def require(self, models: Sequence[str]) -> None:
         """Raise DataError if a model has no values."""
