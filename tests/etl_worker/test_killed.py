@@ -143,13 +143,13 @@ def test_a_kill_at_any_moment_is_harmless(tmp_path: Path) -> None:
         output = process.communicate()[0]
     steps = int(output)
     # Two kill points per fsync and rename: the plan, the rows and manifests of two shards, the partition
-    # manifest.
-    assert steps == 6 + 2 * (4 + 6) + 6 + 1
+    # manifest, its statistics.
+    assert steps == 6 + 2 * (4 + 6) + 6 + 6 + 1
     for step in range(1, steps):
         job = make_job(tmp_path / str(step), [0, 1])
         preprocess(job, Double, nothing)
         assert stored(job.output_folder) == {0: [0, 0], 1: [2, 1]}
-        assert len(list(job.output_folder.iterdir())) == 1 + 2 * 2 + 1
+        assert len(list(job.output_folder.iterdir())) == 1 + 2 * 2 + 2
 
 
 class _Dying(Double):

@@ -169,7 +169,8 @@ def test_constant_and_missing_columns_warn() -> None:
         ("constant", "none"),
         ("missing", "age"),
     ]
-    assert summary.sentence().startswith("Data warning (2 more): column 'same' has the value 'x' in all rows")
+    assert summary.sentence().startswith("Data warning: only train has missing values in column 'age'")
+    assert summarize({"train": [part({"same": ["x"] * 100})]}).sentence() == ""
     rare = {**valid, "age": [None] + [1, 2] * 49 + [1]}
     assert "missing" not in kinds(summarize({"train": [part(rare)], "valid": [part(valid)]}))
 

@@ -90,8 +90,7 @@ class DataSummary(Contract):
     omitted: int = 0
 
     def sentence(self) -> str:
-        """Return one line about the warnings; an empty text without any."""
-        if not self.warnings:
-            return ""
-        more = f" ({len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
-        return f"Data warning{more}: {self.warnings[0].text}"
+        """Return one line about the warnings; an empty text without any, or only of constant columns."""
+        found = [each for each in self.warnings if each.kind != "constant"]
+        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+        return f"Data warning{more}: {found[0].text}" if found else ""
