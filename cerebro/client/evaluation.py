@@ -154,7 +154,7 @@ class EvaluationMixin(OpenExperiment):
 
         Args:
             run: test run. Default: the newest with values per row.
-            hardest: only so many rows: those with the worst mean over the models, worst first.
+            hardest: number of rows to return: those with the worst mean over the models, worst first.
             disagree: two models. Only rows where they differ, largest difference first.
             models: models of the table. Default: all tested models; with `disagree`, these two.
             metric: metric per row. Default: the metric of the fit run.

@@ -10,6 +10,7 @@ from cerebro.cli import main
 from cerebro.cli.experiments import stacks
 from cerebro.contract.events import Event
 from cerebro.contract.rest import api
+from cerebro.errors import ConflictError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import TaskKey
 from tests.cli.test_experiment_commands import Store
@@ -48,6 +49,36 @@ def test_the_stacks_of_running_sub_epochs_are_printed(
     monkeypatch.setattr(store, "events", lambda name, after=0, **_: with_running_sub_epoch()[after:])
     assert main(["stacks", "one", "m00"]) == 0
     assert capsys.readouterr().out == "fit-1/train/m00/e1/p0, attempt 1 on worker-0:\nin train\n"
+
+
+@pytest.mark.parametrize("ended", [("e1",), ("e1", "e2")], ids=["one", "all"])
+def test_a_task_that_ended_since_the_log_was_read_is_left_out(
+    store: Telling,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ended: tuple[str, ...],
+) -> None:
+    """If all of them ended, the error advises to try again."""
+
+    def request_stacks(experiment: str, request: api.StacksRequest) -> api.StacksRequested:
+        if request.task.split("/")[3] in ended:
+            raise ConflictError(f"{request.task} of one does not run now")
+        return api.StacksRequested(worker="worker-0", attempt=1)
+
+    story = Story(workers=2)
+    story.fit(models=1, validated=True)
+    story.epoch(1)
+    story.start(TaskKey.parse("fit-1/valid/m00/e1"), 0)
+    story.start(TaskKey.parse("fit-1/train/m00/e2/p1"), 1)
+    monkeypatch.setattr(store, "events", lambda name, after=0, **_: tuple(story.log)[after:])
+    monkeypatch.setattr(store, "request_stacks", request_stacks)
+    status, said = main(["stacks", "one", "m00"]), capsys.readouterr()
+    if len(ended) == 1:
+        assert (status, said.err) == (0, "")
+        assert said.out == "fit-1/train/m00/e2/p1, attempt 1 on worker-0:\nin train\n"
+    else:
+        assert status == 1
+        assert "does not run now: try again while m00 trains" in said.err
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,18 @@ def _stacks(options: argparse.Namespace) -> int:
     state, problem = read(kvs, name)
     if problem is not None:
         raise problem
+    ended: ConflictError | None = None
+    has_printed = False
     for task in running(state, options.model, options.of_run or ""):
-        request, text = stacks_of(kvs, name, task)
+        try:
+            request, text = stacks_of(kvs, name, task)
+        except ConflictError as error:  # it has ended since the log was read
+            ended = error
+            continue
         print(f"{task}, attempt {request.attempt} on {request.worker}:\n{text}")
+        has_printed = True
+    if ended is not None and not has_printed:
+        raise ConflictError(f"{ended}: try again while {options.model} trains")
     return 0
 
 
